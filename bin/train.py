@@ -1,0 +1,32 @@
+"""Trains a method: `bazel run //bin:train -- --method=feddpcont`, or `python -m bin.train`."""
+
+import os
+import sys
+
+from tff_noise import types
+from tff_noise.program import flags
+
+
+def main(argv: list[str]) -> int:
+  """Returns the exit status: 0, or 2 after one line on stderr about what to change."""
+  # Under `bazel run` the program starts in Bazel's own tree: paths are meant from where the user is.
+  os.chdir(os.environ.get('BUILD_WORKING_DIRECTORY', '.'))
+  try:
+    values = flags.parse(argv)
+    if values.help:
+      print(flags.help_text())
+      return 0
+    if values.list_methods:
+      print(flags.methods_text())
+      return 0
+    config = flags.config_from(values)
+    from tff_noise.program import run  # What it needs takes seconds to load.
+
+    return run.run(config)
+  except types.UsageError as error:
+    print(f'train: {error}', file=sys.stderr)
+    return 2
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv))

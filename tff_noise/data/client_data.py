@@ -1,0 +1,48 @@
+"""Client data in the form TFF carries to a client's computation.
+
+A client's data is a sequence of exactly one element that holds the whole client: batches are then
+slices of a tensor, which is faster than a `tf.data` pipeline in every client's graph, and TFF's
+templates and data sources, which expect sequences, take it as it is.
+"""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_noise import types
+
+
+def client_dataset(x: np.ndarray, y: np.ndarray, client: int) -> tf.data.Dataset:
+  """Returns one client's data as `{<x=X[?,...],y=int32[?],client=int32>*}` with one element.
+
+  Args:
+    x: `[n_c, ...]`, examples as the model takes them (raw uint8 pixels).
+    y: int `[n_c]`, labels.
+    client: The client's id, of which its random streams (batches, contrastive labels) are a
+      function.
+  """
+  return tf.data.Dataset.from_tensors(
+      collections.OrderedDict(
+          x=x, y=np.asarray(y, np.int32), client=np.asarray(client, np.int32)
+      )
+  )
+
+
+def client_data_type(x_dtype, x_shape: tuple[int, ...]) -> tff.SequenceType:
+  """Returns the TFF type of `client_dataset` for examples of `x_dtype` and shape `x_shape`."""
+  return tff.SequenceType(
+      tff.to_type(
+          collections.OrderedDict(
+              x=tff.TensorType(x_dtype, (None, *x_shape)),
+              y=tff.TensorType(np.int32, (None,)),
+              client=tff.TensorType(np.int32),
+          )
+      )
+  )
+
+
+def federation_datasets(federation: types.Federation) -> list[tf.data.Dataset]:
+  """Returns the data set of every client, indexed by client id."""
+  return [client_dataset(c.x, c.y, i) for i, c in enumerate(federation.clients)]

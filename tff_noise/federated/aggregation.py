@@ -1,0 +1,125 @@
+"""How client contributions become one value at the server: TFF's factories, and their uplinks."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_noise.federated import uplink
+
+_SUM = 'federated_sum'
+_SECURE_SUM = 'federated_secure_sum_bitwidth'
+
+
+class Aggregation(NamedTuple):
+  """A way to aggregate, together with what it makes a client send.
+
+  Attributes:
+    update: Factory for the weighted mean of model updates.
+    update_fields: From the type of the update to the uplink fields of `update`.
+    scalar: From an `UplinkSum` to the factory that sums it.
+    scalar_fields: From an `UplinkSum` to the uplink fields of `scalar`.
+  """
+
+  update: tff.aggregators.WeightedAggregationFactory
+  update_fields: Callable[[tff.Type], tuple[uplink.UplinkField, ...]]
+  scalar: Callable[[uplink.UplinkSum], tff.aggregators.UnweightedAggregationFactory]
+  scalar_fields: Callable[[uplink.UplinkSum], tuple[uplink.UplinkField, ...]]
+
+
+_UPDATE_REASON = 'averaged into the next global model'
+_WEIGHT_REASON = 'number of examples, the weight of the update in the mean'
+
+
+def weighted_mean() -> Aggregation:
+  """`sum_c n_c x_c / sum_c n_c` by plain sums; 0 where the weights sum to 0."""
+
+  def plain(name, type_spec, reason, lower=None, upper=None):
+    return uplink.UplinkField(
+        name, str(type_spec), _SUM, uplink.Disclosure.SUM, lower, upper, reason
+    )
+
+  return Aggregation(
+      update=tff.aggregators.MeanFactory(no_nan_division=True),
+      update_fields=lambda update_type: (
+          plain('update', update_type, _UPDATE_REASON),
+          plain('update weight', tff.TensorType(np.float32), _WEIGHT_REASON, 0),
+      ),
+      scalar=lambda _: tff.aggregators.SumFactory(),
+      scalar_fields=lambda s: (plain(s.name, tff.TensorType(s.dtype), s.reason),),
+  )
+
+
+def secure_weighted_mean(*, update_bound: float, max_examples: int) -> Aggregation:
+  """The weighted mean by secure sums of values clipped to public bounds and quantised to 32 bits.
+
+  Args:
+    update_bound: Each entry of an update is clipped to `[-update_bound, update_bound]` (times the
+      client's weight). Fixed and public, so that no bound has to be estimated from clients.
+    max_examples: The largest number of examples of a client, public.
+
+  Returns:
+    The aggregation. Its error per entry and client is at most
+    `update_bound * max_examples * 2**-32` before division by the total weight.
+  """
+  bound = float(update_bound) * max_examples
+  return Aggregation(
+      update=tff.aggregators.MeanFactory(
+          _SecureSumFactory(-bound, bound),
+          _SecureSumFactory(0.0, float(max_examples)),
+          no_nan_division=True,
+      ),
+      update_fields=lambda update_type: (
+          *_secure_fields('update', update_type, -bound, bound, _UPDATE_REASON),
+          *_secure_fields('update weight', 'float32', 0, max_examples, _WEIGHT_REASON),
+      ),
+      scalar=lambda s: _SecureSumFactory(s.dtype(s.lower).item(), s.dtype(s.upper).item()),
+      scalar_fields=lambda s: _secure_fields(
+          s.name, tff.TensorType(s.dtype), s.lower, s.upper, s.reason
+      ),
+  )
+
+
+class _SecureSumFactory(tff.aggregators.UnweightedAggregationFactory):
+  """A secure sum between constant bounds.
+
+  `tff.aggregators.SecureSumFactory` also sends two clipping counts for each value; with fixed
+  bounds nothing is done with them, and what is not sent needs no review.
+  """
+
+  def __init__(self, lower: float, upper: float):
+    self._lower = lower
+    self._upper = upper
+
+  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    """See base class."""
+
+    @tff.federated_computation
+    def initialize():
+      return tff.federated_value((), tff.SERVER)
+
+    @tff.federated_computation(
+        initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_fn(state, value):
+      total = tff.aggregators.secure_quantized_sum(value, self._lower, self._upper)
+      return tff.templates.MeasuredProcessOutput(
+          state, total, tff.federated_value((), tff.SERVER)
+      )
+
+    return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def _secure_fields(name, type_spec, lower, upper, reason):
+  """The two values that `secure_quantized_sum` sends for one structure."""
+  # Every number travels as an int64 in [0, 2**32).
+  sent = str(type_spec).replace('float32', 'int64').replace('int32', 'int64')
+  shift = 'undoes the shift of the quantisation'
+  return tuple(
+      uplink.UplinkField(field, sent, _SECURE_SUM, uplink.Disclosure.SECURE_SUM, low, high, why)
+      for field, sent, low, high, why in (
+          (name, sent, lower, upper, reason),
+          (f'{name}: contributions', 'int32', 1, 1, shift),
+      )
+  )

@@ -1,0 +1,58 @@
+"""Label communication: the one computation through which labels leave a client, as a sum of flips.
+
+Its client type is the finished, flipped histogram: that raw labels do not enter is a fact of the type
+signature. It is separate from training, so nothing can be added to it unseen.
+"""
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_noise.federated import disclosure
+from tff_noise.federated import uplink
+
+
+def build_label_communication(
+    num_classes: int, *, max_count: int, max_clients: int, private: bool
+) -> tuple[tff.Computation, tuple[uplink.UplinkField, ...]]:
+  """Returns `({int64[K]}@CLIENTS -> int64[K]@SERVER)`, the secure sum of histograms, and its uplink.
+
+  Args:
+    num_classes: K.
+    max_count: The largest count in any client's bin, public; fixes the bit width.
+    max_clients: The largest number of clients summed, to prove that int64 cannot overflow.
+    private: Whether the histograms hold flipped labels; False is the upper bound of the paper's
+      table 4, and declared as what it is.
+
+  Raises:
+    ValueError: If the sum could overflow, or would hide no one: a sum over one client is that
+      client's histogram.
+  """
+  if max_clients < 2:
+    raise ValueError(
+        f'label communication needs at least 2 clients, got {max_clients}: a sum over one client '
+        'shows its histogram'
+    )
+  if max_count < 1 or max_count * max_clients >= 2**62:
+    raise ValueError(f'max_count must be positive and its sum below 2**62, got {max_count}')
+  histogram_type = tff.TensorType(np.int64, (num_classes,))
+  bitwidth = int(max_count).bit_length()
+
+  @tff.federated_computation(tff.FederatedType(histogram_type, tff.CLIENTS))
+  def label_communication(histograms):
+    return tff.federated_secure_sum_bitwidth(histograms, bitwidth)
+
+  fields = (
+      uplink.UplinkField(
+          name='label histogram',
+          type_spec=str(histogram_type),
+          intrinsic='federated_secure_sum_bitwidth',
+          disclosure=(
+              uplink.Disclosure.DP_SECURE_SUM if private else uplink.Disclosure.SECURE_SUM
+          ),
+          lower=0,
+          upper=2**bitwidth - 1,
+          reason='the distribution that contrastive labels are drawn from',
+      ),
+  )
+  disclosure.check(label_communication, fields)
+  return label_communication, fields

@@ -1,0 +1,87 @@
+"""Everything a client may send, declared: the file a privacy review starts from.
+
+A client's result is split in three (`ClientOutput`): `update`, with its `weight`, and `sums` reach
+an aggregator; `local` goes back to the client's own store and nowhere else. Each value on its way
+to the server is an `UplinkField`; `disclosure.check` compares the fields with the compiled
+computation and refuses whatever is not declared, metrics included.
+"""
+
+import enum
+from typing import Any, NamedTuple
+
+
+class Disclosure(enum.Enum):
+  """Who can see a client's own contribution to a field.
+
+  SUM: the aggregating server handles single contributions, and keeps their sum.
+  SECURE_SUM: the sum alone, where a real secure aggregation protocol runs (a TFF simulation shows
+    the data flow, not the cryptography).
+  DP_SECURE_SUM: the same, of contributions that are differentially private by themselves.
+  PER_CLIENT: the server uses single contributions; impossible under secure aggregation.
+  """
+
+  SUM = 'sum'
+  SECURE_SUM = 'secure sum'
+  DP_SECURE_SUM = 'DP, secure sum'
+  PER_CLIENT = 'per client'
+
+
+class UplinkField(NamedTuple):
+  """One value on its way from a client to the server.
+
+  Attributes:
+    name: Its name in `uplink.json` and in errors.
+    type_spec: TFF type, as text, of what travels: after quantisation, where there is any.
+    intrinsic: URI of the TFF intrinsic that carries it.
+    disclosure: Who can see it.
+    lower: Smallest value a client may contribute to any entry; None if unbounded.
+    upper: Largest, likewise.
+    reason: Why the method needs it.
+  """
+
+  name: str
+  type_spec: str
+  intrinsic: str
+  disclosure: Disclosure
+  lower: float | None
+  upper: float | None
+  reason: str
+
+
+class UplinkSum(NamedTuple):
+  """A scalar the client work sends besides the model update, to be summed over clients.
+
+  Attributes:
+    name: Its key in the client's `sums` and in the round's metrics.
+    dtype: np.float32 or np.int32.
+    lower: Smallest contribution of one client; the secure sum clips to it.
+    upper: Largest.
+    reason: Why it is needed.
+  """
+
+  name: str
+  dtype: type
+  lower: float
+  upper: float
+  reason: str
+
+
+class ClientOutput(NamedTuple):
+  """What a client's computation returns.
+
+  Attributes:
+    update: `w_t - w_c`, structure of the model's weights.
+    weight: float32, the weight of `update` in the mean.
+    sums: OrderedDict of scalars, one for each `UplinkSum`.
+    local: The client's new own state; never aggregated.
+  """
+
+  update: Any
+  weight: Any
+  sums: Any
+  local: Any
+
+
+def to_json(fields: tuple[UplinkField, ...]) -> list[dict[str, Any]]:
+  """Returns the content of `uplink.json`."""
+  return [{**f._asdict(), 'disclosure': f.disclosure.value} for f in fields]

@@ -1,0 +1,265 @@
+"""FedDPCont: contrastive labels under label differential privacy (Di et al., ECCV 2024).
+
+1. Label communication, once, before the first round (algorithm 1; section 4.1 says "in every
+   communication round", which with fresh flips would cost R * eps; the memoised report is asked for
+   once). Each client flips its labels by K-ary randomised response; the histograms are summed
+   securely; the server inverts the flips to p_hat.
+2. Training (algorithm 2): the local loss is `l(f(x), y) - beta * l(f(x), y')` with y' drawn from p_hat,
+   fresh for each example and step.
+
+Where the paper errs or is silent: line 18 of algorithm 2 has the wrong sign and no weights, FedAvg as
+in section 3.1 is meant; at beta = 1 the literal loss is linear in the logits and unbounded below, so
+log-probabilities have a floor, as in the same authors' code for CORES and CAL; p_hat may be negative,
+see `estimator.estimate`; beta is constant 1 by default and may be warmed up and ramped.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tff_noise import rng
+from tff_noise import types
+from tff_noise.methods import method
+from tff_noise.privacy import estimator
+from tff_noise.privacy import ledger
+from tff_noise.privacy import mechanism as mechanism_lib
+
+if TYPE_CHECKING:
+  import tensorflow_federated as tff
+
+  from tff_noise.federated import aggregation as aggregation_lib
+  from tff_noise.federated import compose
+  from tff_noise.models import keras_model
+
+
+@dataclasses.dataclass(frozen=True)
+class FedDPContParams:
+  """FedDPCont's own parameters.
+
+  Attributes:
+    contrast: 'sampled', labels drawn from p_hat (the paper), or 'expected', the expectation over p_hat:
+      the same mean without sampling noise.
+    weight: beta at full strength; 1 in the paper.
+    warmup_rounds: Rounds of plain cross-entropy first (beta = 0).
+    ramp_rounds: Rounds over which beta then rises linearly to `weight`.
+    log_floor: Floor under probabilities inside logarithms, positive.
+    server_learning_rate: alpha_g, positive.
+  """
+
+  contrast: str = 'sampled'
+  weight: float = 1.0
+  warmup_rounds: int = 0
+  ramp_rounds: int = 0
+  log_floor: float = 1e-8
+  server_learning_rate: float = 1.0
+
+  def __post_init__(self):
+    method.require_one_of(self, 'contrast', ('sampled', 'expected'))
+    method.require_not_negative(self, 'weight', 'warmup_rounds', 'ramp_rounds')
+    method.require_positive(self, 'log_floor', 'server_learning_rate')
+
+
+def contrastive_weight(round_num, params: FedDPContParams):
+  """beta in round `round_num` (1 is the first): 0, then a linear ramp, then `params.weight`.
+
+  Works on numbers and tensors alike.
+  """
+  progress = (round_num - params.warmup_rounds) / max(params.ramp_rounds, 1)
+  return params.weight * _clip_to_unit(progress)
+
+
+def _clip_to_unit(value):
+  if isinstance(value, (int, float)):
+    return min(max(value, 0.0), 1.0)
+  import tensorflow as tf
+
+  return tf.cast(tf.clip_by_value(value, 0, 1), tf.float32)
+
+
+def build_process(
+    model: keras_model.KerasModel,
+    *,
+    training: types.LocalTraining = types.LocalTraining(),
+    params: FedDPContParams = FedDPContParams(),
+    seed: int = 0,
+    aggregation: aggregation_lib.Aggregation | None = None,
+) -> compose.RoundProcess:
+  """Returns FedDPCont's training as a `tff.learning.templates.LearningProcess`, with its uplink.
+
+  `next` is `(<state=S@SERVER, data={D*}@CLIENTS> -> <state=S@SERVER, metrics=M@SERVER>)`. Its
+  hyper-parameters are `<label_prior=float32[K]>`, uniform until `set_label_prior` puts p_hat there.
+
+  Args:
+    model: The Keras model.
+    training: Local training.
+    params: FedDPCont's own parameters.
+    seed: Of initial weights, batches and contrastive labels.
+    aggregation: The weighted mean by plain sums if not given.
+  """
+  import tensorflow as tf
+  import tensorflow_federated as tff
+
+  from tff_noise.federated import client_work
+  from tff_noise.federated import compose
+  from tff_noise.models import losses
+
+  def loss(inputs: client_work.LossInputs) -> tf.Tensor:
+    prior = inputs.hparams['label_prior'][tf.newaxis]
+    if params.contrast == 'sampled':
+      # y' ~ p_hat. The floor keeps log(0) out; it is drawn with probability 1e-30.
+      drawn = tf.random.stateless_categorical(
+          tf.math.log(prior + 1e-30), tf.shape(inputs.labels)[0], inputs.seed, dtype=tf.int32
+      )
+      contrast = tf.one_hot(drawn[0], model.num_classes)
+    else:
+      contrast = prior
+    return losses.contrastive_cross_entropy(
+        inputs.logits,
+        inputs.labels,
+        contrast,
+        weight=contrastive_weight(inputs.round_num, params),
+        floor=params.log_floor,
+    )
+
+  uniform = np.full(model.num_classes, 1 / model.num_classes, np.float32)
+  return compose.build_round_process(
+      model,
+      client_work.ClientWork(loss, training, collections.OrderedDict(label_prior=uniform)),
+      seed=seed,
+      server_optimizer=tff.learning.optimizers.build_sgdm(params.server_learning_rate),
+      aggregation=aggregation,
+  )
+
+
+def set_label_prior(
+    process: tff.learning.templates.LearningProcess, state: Any, prior: np.ndarray
+) -> Any:
+  """Returns `state` with p_hat, float `[K]` on the simplex, as what contrastive labels follow."""
+  hparams = collections.OrderedDict(label_prior=np.asarray(prior, np.float32))
+  return process.set_hparams(state, hparams)
+
+
+def client_histogram(
+    client: int,
+    examples: types.ClientExamples,
+    mechanism: mechanism_lib.RandomizedResponse | None,
+    *,
+    num_classes: int,
+    key: bytes,
+) -> np.ndarray:
+  """Returns int64 `[K]`, what one client puts into the secure sum: counts of its flipped labels.
+
+  Without a mechanism the labels are counted as they are (the paper's "No DP").
+  """
+  labels = examples.y
+  if mechanism is not None:
+    labels = mechanism_lib.flip_labels(
+        labels, examples.example_id, client=client, mechanism=mechanism, key=key
+    )
+  return mechanism_lib.histogram(labels, num_classes)
+
+
+def _build(task: method.Task, params: FedDPContParams) -> method.Schedule:
+  from tff_noise.federated import label_communication
+
+  num_classes = task.model.num_classes
+  prior = task.label_privacy.prior
+  mechanism = (
+      None
+      if prior == 'none'
+      else mechanism_lib.randomized_response(task.label_privacy.epsilon, num_classes)
+  )
+  communicate, label_fields = label_communication.build_label_communication(
+      num_classes,
+      max_count=int(task.client_sizes.max()),
+      max_clients=len(task.client_sizes),
+      private=mechanism is not None,
+  )
+  round_process = build_process(
+      task.model,
+      training=task.training,
+      params=params,
+      seed=task.seed,
+      aggregation=task.aggregation,
+  )
+
+  def estimate(records: Mapping[str, np.ndarray]) -> estimator.LabelEstimate:
+    return estimator.estimate(records['label_histogram'], prior, mechanism)
+
+  def enter(federation: types.Federation, state: Any) -> tuple[Any, Mapping[str, np.ndarray]]:
+    key = rng.key(federation.seed, 'label reports')
+    histograms = [
+        client_histogram(i, examples, mechanism, num_classes=num_classes, key=key)
+        for i, examples in enumerate(federation.clients)
+    ]
+    records = {'label_histogram': np.asarray(communicate(histograms), np.int64)}
+    state = set_label_prior(round_process.process, state, estimate(records).prior)
+    return state, records
+
+  stage = method.Stage(
+      name='train',
+      rounds=task.rounds,
+      round_process=round_process,
+      select=method.uniform_selection(task),
+      enter=enter,
+      records={'label_histogram': np.zeros(num_classes, np.int64)},
+      columns=lambda r: {'contrastive_weight': contrastive_weight(r, params)},
+  )
+  return method.Schedule(
+      stages=(stage,),
+      fields=(*label_fields, *round_process.fields),
+      releases=lambda rounds, _: (
+          _label_release(mechanism, len(task.client_sizes)),
+          ledger.model_updates(rounds),
+      ),
+      summary=lambda records: _summary(estimate(records), mechanism, prior),
+  )
+
+
+def _label_release(mechanism, num_clients):
+  private = mechanism is not None
+  return ledger.Release(
+      name='label histogram',
+      recipient='server; the recovered distribution goes to all clients (post-processing)',
+      aggregation=f'secure sum over all {num_clients} clients',
+      mechanism=(
+          f'K-ary randomised response, K={mechanism.num_classes}, claimed epsilon '
+          f'{mechanism.epsilon}, keeps a label with probability {mechanism.keep_probability:.6f}'
+          if private
+          else 'none'
+      ),
+      unit=ledger.Unit.LABEL,
+      epsilon=mechanism.actual_epsilon if private else float('inf'),
+      times=1,
+      accounting='one memoised report for each example, whatever its later label',
+      status=ledger.Status.PROVED if private else ledger.Status.NONE,
+  )
+
+
+def _summary(label_estimate, mechanism, prior):
+  return {
+      'label_communication': {
+          'prior': prior,
+          'epsilon': None if mechanism is None else mechanism.epsilon,
+          'num_labels': label_estimate.num_labels,
+          'raw': label_estimate.raw.tolist(),
+          'estimate': label_estimate.prior.tolist(),
+          'standard_error': label_estimate.standard_error.tolist(),
+          'signal': label_estimate.signal,
+          'informative': label_estimate.informative,
+      }
+  }
+
+
+METHOD = method.Method(
+    name='feddpcont',
+    title='contrastive labels drawn from a label distribution learned under label-DP',
+    paper='Di et al., Federated Learning with Local Openset Noisy Labels, ECCV 2024',
+    params=FedDPContParams,
+    build=_build,
+)

@@ -1,0 +1,136 @@
+"""The command line: plain absl flags, grouped, read into a `RunConfig`.
+
+Imports no TensorFlow, so that `--help` and mistakes are answered at once.
+"""
+
+import dataclasses
+import textwrap
+from collections.abc import Sequence
+
+from absl import flags
+
+from tff_noise import types
+from tff_noise.methods import registry
+from tff_noise.program import run_config
+
+_GROUPS: dict[str, list[str]] = {}
+
+
+def _define(group, define, name, default, text):
+  define(name, default, text)
+  _GROUPS.setdefault(group, []).append(name)
+
+
+def _define_all():
+  """Defines every flag; ranges are checked in one place, `RunConfig`."""
+  text, integer, real, boolean = (
+      flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_float, flags.DEFINE_boolean,
+  )
+  for group, define, name, default, doc in (
+      ('What', text, 'method', 'feddpcont', 'Method: ' + ', '.join(registry.METHODS) + '.'),
+      ('What', flags.DEFINE_multi_string, 'param', [],
+       'NAME=VALUE, a parameter of the method, see --list_methods.'),
+      ('What', boolean, 'list_methods', False, 'List the methods and their parameters, and stop.'),
+      ('What', boolean, 'help', False, 'Show this help, and stop.'),
+      ('Data', text, 'dataset', 'digits', "Data set: digits, scikit-learn's 1,797 8x8 scans."),
+      ('Data', integer, 'clients', 20, 'Number of clients.'),
+      ('Data', text, 'partition', 'openset_uniform',
+       'Who holds what: iid, openset_uniform, openset_dirichlet (FedDPCont, section 3.3).'),
+      ('Data', real, 'openset_q', 0.5, 'Probability that a client knows a class, in (0, 1).'),
+      ('Data', text, 'scene', None,
+       'Use the scene.npz of another run instead of drawing clients and noise.'),
+      ('Label noise', text, 'noise', 'symmetric', 'none, symmetric, or random (FedDPCont, 5.2).'),
+      ('Label noise', real, 'noise_rate', 0.4, 'eta, the share of wrong labels, in [0, 1].'),
+      ('Model', text, 'model', 'mlp', 'mlp or cnn.'),
+      ('Model', text, 'norm', 'group',
+       'group or batch; batch statistics are averaged with the weights.'),
+      ('Training', integer, 'rounds', 100, 'R, communication rounds.'),
+      ('Training', integer, 'clients_per_round', 10, 'Clients drawn in each round.'),
+      ('Training', integer, 'local_epochs', 5, 'E, passes over the local data in a round.'),
+      ('Training', integer, 'batch_size', 20, 'B.'),
+      ('Training', real, 'learning_rate', 0.05, 'Step size of local SGD.'),
+      ('Training', real, 'momentum', 0.0, 'Of local SGD, in [0, 1).'),
+      ('Training', real, 'weight_decay', 0.0, 'L2 coefficient of local SGD.'),
+      ('Training', text, 'aggregation', 'mean',
+       'mean, by plain sums, or secure_sum, by secure sums of clipped and quantised updates.'),
+      ('Training', real, 'update_bound', 1.0,
+       'Every entry of an update is clipped to +- this bound; secure_sum only.'),
+      ('Training', integer, 'seed', 0, 'All randomness is a function of it.'),
+      ('Label privacy', text, 'label_epsilon', '0.81',
+       'epsilon of the label reports, a positive decimal number.'),
+      ('Label privacy', text, 'label_prior', 'shrinkage',
+       'How the label distribution is recovered: inverse (the paper), projected, shrinkage, or '
+       'none: labels are counted unflipped, without any privacy.'),
+      ('Runtime', integer, 'max_concurrent_clients', 2, 'Clients computed at the same time.'),
+      ('Run', text, 'root_dir', 'runs', 'Folder of run directories.'),
+      ('Run', text, 'run_name', None,
+       'Name of the run directory; by default made of method, data, seed and the other flags.'),
+      ('Run', boolean, 'resume', True,
+       'Continue a run that is there; --noresume refuses to touch it.'),
+      ('Run', integer, 'eval_every', 1, 'Rounds between evaluations on the test set.'),
+      ('Run', integer, 'checkpoint_every', 5, 'Rounds between checkpoints.'),
+  ):
+    _define(group, define, name, default, doc)
+
+
+_define_all()
+
+
+def parse(argv: Sequence[str]) -> flags.FlagValues:
+  """Parses `argv` (program name first) and returns the flag values.
+
+  Raises:
+    types.UsageError: For an unknown flag, a value of the wrong type or a stray argument.
+  """
+  try:
+    rest = flags.FLAGS(list(argv))
+  except flags.Error as error:
+    raise types.UsageError(' '.join(str(error).split())) from error
+  if len(rest) > 1:
+    raise types.UsageError(f'unexpected argument {rest[1]!r}; flags are written --name=value')
+  return flags.FLAGS
+
+
+def config_from(values: flags.FlagValues) -> run_config.RunConfig:
+  """Returns the run's configuration.
+
+  Raises:
+    types.UsageError: If a value is out of range, or was given although another flag overrides it.
+  """
+  if values.scene is not None:
+    drawn = ('clients', 'partition', 'openset_q', 'noise', 'noise_rate')
+    ignored = [f'--{name}' for name in drawn if values[name].present]
+    if ignored:
+      raise types.UsageError(f'{", ".join(ignored)} cannot be given with --scene, which fixes them')
+  named = {f.name: values[f.name].value for f in dataclasses.fields(run_config.RunConfig)}
+  return run_config.RunConfig(**{**named, 'param': tuple(named['param'])})
+
+
+def help_text() -> str:
+  """Returns the text of `--help`."""
+  lines = [
+      'Trains a federated method on noisy labels in a TensorFlow Federated simulation.',
+      '',
+      '  bazel run //bin:train -- --method=feddpcont --noise=symmetric --noise_rate=0.4',
+      '',
+      'Flags may also come from a file: --flagfile=configs/NAME.flags (later flags win).',
+  ]
+  for group, names in _GROUPS.items():
+    lines += ['', f'{group}:']
+    for name in names:
+      flag = flags.FLAGS[name]
+      default = '' if flag.default in (None, []) else f' [{flag.default_as_str}]'
+      lines.append(f'  --{name}{default}')
+      lines += textwrap.wrap(flag.help, 92, initial_indent=' ' * 6, subsequent_indent=' ' * 6)
+  return '\n'.join(lines)
+
+
+def methods_text() -> str:
+  """Returns the text of `--list_methods`."""
+  lines = []
+  for name, method in registry.METHODS.items():
+    lines += [name, f'  {method.title}', f'  {method.paper}']
+    for field in dataclasses.fields(method.params):
+      lines.append(f'  --param={field.name}={field.default}')
+    lines.append('')
+  return '\n'.join(lines).rstrip()

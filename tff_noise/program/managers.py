@@ -1,0 +1,65 @@
+"""TFF's program state and release managers for a run directory: the one place that pairs them."""
+
+import glob
+import os
+import shutil
+from typing import Any
+
+import tensorflow_federated as tff
+
+from tff_noise import types
+from tff_noise.program import run_directory
+
+_KEPT_STATES = 2
+
+
+class StateManager(tff.program.FileProgramStateManager):
+  """TFF's file manager, with an error a person can act on where a state is damaged."""
+
+  async def load(self, version: int, structure: Any) -> Any:
+    """See base class.
+
+    Raises:
+      types.UsageError: If the state cannot be read; the file is kept.
+    """
+    path = self._get_path_for_version(version)
+    try:
+      return await super().load(version, structure)
+    # A damaged SavedModel surfaces as one of a dozen error types, from three libraries.
+    except Exception as error:
+      reason = (str(error).splitlines() or [''])[0]
+      raise types.UsageError(
+          f'checkpoint {path} cannot be read ({type(error).__name__}: {reason}). It was kept; move it '
+          'away to continue from the one before, or from the start if there is none'
+      ) from error
+
+
+def build_state_manager(run: run_directory.RunDirectory) -> StateManager:
+  """Returns the manager of `state/`, which keeps the last two states."""
+  folder = run.file('state')
+  for leftover in glob.glob(os.path.join(glob.escape(folder), '*_temp*')):
+    shutil.rmtree(leftover)  # A save that a kill cut short.
+  return StateManager(folder, prefix='round_', keep_total=_KEPT_STATES, keep_first=False)
+
+
+def build_metrics_managers(
+    run: run_directory.RunDirectory,
+) -> list[tff.program.ReleaseManager]:
+  """Returns the managers of `metrics.csv` and `tensorboard/`."""
+  return [
+      _csv_manager(run, 'metrics.csv'),
+      tff.program.TensorBoardReleaseManager(run.file('tensorboard')),
+  ]
+
+
+def build_timing_manager(run: run_directory.RunDirectory) -> tff.program.ReleaseManager:
+  """Returns the manager of `timing.csv`, apart from `metrics.csv`, which never depends on time."""
+  return _csv_manager(run, 'timing.csv')
+
+
+def _csv_manager(run, name):
+  path = run.file(name)
+  for leftover in glob.glob(glob.escape(path) + '_temp*'):
+    os.remove(leftover)
+  # WRITE replaces the file whole; APPEND could leave half a row behind a kill.
+  return tff.program.CSVFileReleaseManager(path, tff.program.CSVSaveMode.WRITE, 'round')

@@ -1,0 +1,145 @@
+"""One run from its configuration to its summary: checks, prepares, trains, reports."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+
+from tff_noise import types
+from tff_noise.data import scene as scene_lib
+from tff_noise.data import sources
+from tff_noise.methods import registry
+from tff_noise.privacy import ledger
+from tff_noise.program import run_config
+from tff_noise.program import run_directory
+from tff_noise.program import summary
+
+
+def run(config: run_config.RunConfig) -> int:
+  """Runs or continues what `config` describes; returns the exit status.
+
+  Raises:
+    types.UsageError: Where the configuration, the data or an existing run do not fit together. Up to
+      the creation of the run directory nothing is written.
+  """
+  directory = run_directory.locate(config.root_dir, config.name())
+  if directory.exists:
+    if not config.resume:
+      raise types.UsageError(f'run {directory.name} exists and --noresume was given')
+    run_directory.check_same_run(directory, config.identity())
+  dataset = sources.load(config.dataset)
+  config.check_with_data(len(dataset.train_y), dataset.num_classes)
+  scene = _scene(config, dataset, directory)
+  config.check_with_scene(len(scene.nominal_rate))
+  if not directory.exists:
+    run_directory.create(directory, lambda folder: _write_start(folder, config, scene))
+  with run_directory.locked(directory):
+    if os.path.exists(directory.file('summary.json')):
+      print(f'Run {directory.name} is complete; nothing is left to do.')
+    else:
+      for note in scene.notes:
+        print(f'partition: {note}', file=sys.stderr)
+      _train(config, dataset, scene, directory)
+    _print_summary(directory)
+  return 0
+
+
+def _scene(config, dataset, directory):
+  """The run's own scene where it exists, the one asked for, or a new one."""
+  if directory.exists:
+    return scene_lib.load(directory.file('scene.npz'), dataset)
+  if config.scene is not None:
+    return scene_lib.load(config.scene, dataset)
+  return scene_lib.build(dataset, config.scene_spec, config.seed)
+
+
+def _write_start(folder, config, scene):
+  from importlib import metadata
+
+  packages = ('tensorflow', 'tensorflow-federated', 'numpy', 'scikit-learn', 'dp-accounting')
+  run_directory.write_json(
+      os.path.join(folder, 'config.json'),
+      {
+          'flags': config.identity(),
+          'method_parameters': dataclasses.asdict(config.method_params()),
+          'versions': {
+              'python': sys.version.split()[0],
+              **{name: metadata.version(name) for name in packages},
+          },
+      },
+  )
+  scene_lib.save(scene, os.path.join(folder, 'scene.npz'))
+
+
+@contextlib.contextmanager
+def _terminable():
+  """Makes SIGTERM unwind the program like Ctrl-C does, so that the worker is stopped."""
+
+  def stop(signum, frame):
+    del frame  # Unused.
+    raise SystemExit(128 + signum)
+
+  previous = signal.signal(signal.SIGTERM, stop)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, previous)
+
+
+def _train(config, dataset, scene, directory):
+  """Trains to the end and writes all that belongs to a finished run."""
+  # Before TensorFlow is imported, or it prints pages about hardware that is not there.
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  print('Loading TensorFlow Federated...', file=sys.stderr)
+  import asyncio
+
+  from tff_noise.data import client_data
+  from tff_noise.federated import evaluation
+  from tff_noise.federated import uplink
+  from tff_noise.program import managers
+  from tff_noise.program import progress
+  from tff_noise.program import runtime
+  from tff_noise.program import task as task_lib
+  from tff_noise.program import training
+
+  federation = scene_lib.federation(dataset, scene, config.seed)
+  with _terminable(), runtime.local(config.max_concurrent_clients):
+    task = task_lib.build(config, dataset, federation)
+    schedule = registry.METHODS[config.method].build(task, config.method_params())
+    run_directory.write_json(directory.file('uplink.json'), uplink.to_json(schedule.fields))
+    evaluate = evaluation.build_evaluation(task.model)
+    test_data = client_data.client_dataset(dataset.test_x, dataset.test_y, 0)
+    with progress.bar(task.rounds) as on_round:
+      state = asyncio.run(
+          training.run_schedule(
+              schedule=schedule,
+              federation=federation,
+              datasets=client_data.federation_datasets(federation),
+              evaluate=lambda weights: evaluate(weights, test_data),
+              state_manager=managers.build_state_manager(directory),
+              metrics_managers=managers.build_metrics_managers(directory),
+              timing_manager=managers.build_timing_manager(directory),
+              on_round=on_round,
+              eval_every=config.eval_every,
+              checkpoint_every=config.checkpoint_every,
+          )
+      )
+  summary.write_clients(directory.file('clients.csv'), scene, state.participations)
+  releases = schedule.releases(state.round_num, state.records)
+  run_directory.write_json(directory.file('privacy.json'), ledger.to_json(releases))
+  # Last: a run with a summary is complete.
+  run_directory.write_json(
+      directory.file('summary.json'),
+      {
+          'method': config.method,
+          'seed': config.seed,
+          **summary.summarize(directory),
+          **summary.describe(scene),
+          **schedule.summary(state.records),
+      },
+  )
+
+
+def _print_summary(directory):
+  print(summary.text(directory))

@@ -1,0 +1,162 @@
+"""The resolved configuration of a run, checked before anything heavy is loaded."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+
+from tff_noise import types
+from tff_noise.data import noise
+from tff_noise.data import partition
+from tff_noise.data import scene
+from tff_noise.data import sources
+from tff_noise.methods import method as method_lib
+from tff_noise.methods import registry
+from tff_noise.privacy import estimator
+from tff_noise.privacy import mechanism
+
+MODELS = ('mlp', 'cnn')
+NORMS = ('group', 'batch')
+AGGREGATIONS = ('mean', 'secure_sum')
+
+# Where a run lies and how it is executed never change its result, so a run may be continued with
+# other values of these.
+EXECUTION_ONLY = frozenset({
+    'root_dir', 'run_name', 'resume', 'max_concurrent_clients', 'checkpoint_every',
+})
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+  """One field for each flag, of the same name; `flags.py` documents them.
+
+  Raises:
+    types.UsageError: On construction, if a value is out of range or two do not fit together.
+  """
+
+  method: str
+  param: tuple[str, ...]
+  dataset: str
+  clients: int
+  partition: str
+  openset_q: float
+  scene: str | None
+  noise: str
+  noise_rate: float
+  model: str
+  norm: str
+  rounds: int
+  clients_per_round: int
+  local_epochs: int
+  batch_size: int
+  learning_rate: float
+  momentum: float
+  weight_decay: float
+  seed: int
+  aggregation: str
+  update_bound: float
+  label_epsilon: str
+  label_prior: str
+  max_concurrent_clients: int
+  run_name: str | None
+  root_dir: str
+  resume: bool
+  eval_every: int
+  checkpoint_every: int
+
+  def __post_init__(self):
+    for name, allowed in (
+        ('method', registry.METHODS),
+        ('dataset', sources.DATASETS),
+        ('partition', partition.PARTITIONS),
+        ('noise', noise.NOISES),
+        ('model', MODELS),
+        ('norm', NORMS),
+        ('aggregation', AGGREGATIONS),
+        ('label_prior', estimator.PRIORS),
+    ):
+      self._require(name, getattr(self, name) in allowed, 'one of ' + ', '.join(allowed))
+    for name in ('clients', 'clients_per_round', 'rounds', 'local_epochs', 'batch_size',
+                 'max_concurrent_clients', 'eval_every', 'checkpoint_every'):
+      self._require(name, getattr(self, name) >= 1, 'at least 1')
+    for name in ('learning_rate', 'update_bound'):
+      self._require(name, 0 < getattr(self, name) < math.inf, 'a positive number')
+    self._require('weight_decay', 0 <= self.weight_decay < math.inf, 'at least 0')
+    self._require('momentum', 0 <= self.momentum < 1, 'in [0, 1)')
+    self._require('noise_rate', 0 <= self.noise_rate <= 1, 'in [0, 1]')
+    self._require('openset_q', 0 < self.openset_q < 1, 'in (0, 1), both ends excluded')
+    self._require('seed', 0 <= self.seed < 2**63, 'in [0, 2**63)')
+    if self.scene is None:
+      self._check_clients(self.clients)
+    if self.run_name is not None:
+      self._require(
+          'run_name',
+          re.fullmatch(r'[A-Za-z0-9][A-Za-z0-9._-]{0,199}', self.run_name) is not None,
+          'letters, digits, dots, dashes and underscores, not starting with a dot',
+      )
+    self.method_params()
+
+  def _require(self, name, holds, allowed):
+    if not holds:
+      raise types.UsageError(f'--{name} must be {allowed}, got {getattr(self, name)}')
+
+  def _check_clients(self, num_clients):
+    if self.clients_per_round > num_clients:
+      raise types.UsageError(
+          f'--clients_per_round must be at most the number of clients, {num_clients}, '
+          f'got {self.clients_per_round}'
+      )
+    if num_clients < 2 and self.partition.startswith('openset'):
+      raise types.UsageError(f'--clients must be at least 2 for {self.partition}, got 1')
+    if num_clients < 2 and self.method == 'feddpcont':
+      raise types.UsageError(
+          '--clients must be at least 2 for feddpcont, got 1: a sum over one client shows its labels'
+      )
+
+  def check_with_data(self, num_examples: int, num_classes: int) -> None:
+    """Raises `UsageError` if the data set is too small, or epsilon does not suit its classes."""
+    if self.scene is None and self.clients > num_examples:
+      raise types.UsageError(
+          f'--clients must be at most the {num_examples} training examples of {self.dataset}, '
+          f'got {self.clients}'
+      )
+    try:
+      mechanism.randomized_response(self.label_epsilon, num_classes)
+    except types.UsageError as error:
+      raise types.UsageError(f'--label_epsilon: {error}') from error
+
+  def check_with_scene(self, num_clients: int) -> None:
+    """Raises `UsageError` if a loaded scene has too few clients."""
+    self._check_clients(num_clients)
+
+  def method_params(self):
+    """Returns the parameters of the method, its own dataclass."""
+    return method_lib.parse_params(registry.METHODS[self.method], self.param)
+
+  @property
+  def scene_spec(self) -> scene.SceneSpec:
+    """What the scene is drawn from."""
+    return scene.SceneSpec(
+        self.clients, self.partition, self.openset_q, self.noise, self.noise_rate
+    )
+
+  @property
+  def local_training(self) -> types.LocalTraining:
+    """The flags of local training."""
+    return types.LocalTraining(
+        self.local_epochs, self.batch_size, self.learning_rate, self.momentum, self.weight_decay
+    )
+
+  def identity(self) -> dict[str, object]:
+    """Returns the flags that determine the result, as JSON has them."""
+    values = {k: v for k, v in dataclasses.asdict(self).items() if k not in EXECUTION_ONLY}
+    return {**values, 'param': sorted(self.param)}
+
+  def name(self) -> str:
+    """Returns `run_name`, or a name that is a function of `identity`."""
+    if self.run_name is not None:
+      return self.run_name
+    text = json.dumps(self.identity(), sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f'{self.method}_{self.dataset}_seed{self.seed}_{digest}'

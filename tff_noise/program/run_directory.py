@@ -1,0 +1,117 @@
+"""The run directory: what a run writes, whole or not at all.
+
+A directory appears under its final name only when its configuration and scene are in it, so a run
+killed while starting leaves nothing that looks like a run.
+"""
+
+import contextlib
+import fcntl
+import glob
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from tff_noise import types
+
+
+class RunDirectory(NamedTuple):
+  """The paths of one run."""
+
+  path: str
+
+  @property
+  def name(self) -> str:
+    """The run's name."""
+    return os.path.basename(self.path)
+
+  def file(self, name: str) -> str:
+    """The path of a file or folder in it."""
+    return os.path.join(self.path, name)
+
+  @property
+  def exists(self) -> bool:
+    """Whether the run was started before."""
+    return os.path.isdir(self.path)
+
+
+def write_json(path: str, content: Any) -> None:
+  """Writes `content` to `path`, whole or not at all."""
+  temporary = path + '.partial'
+  with open(temporary, 'w', encoding='utf-8') as file:
+    json.dump(content, file, indent=2, allow_nan=False)
+    file.write('\n')
+  os.replace(temporary, path)
+
+
+def read_json(path: str) -> Any:
+  """Returns the content of a JSON file.
+
+  Raises:
+    types.UsageError: If it is missing or damaged.
+  """
+  try:
+    with open(path, encoding='utf-8') as file:
+      return json.load(file)
+  except (OSError, ValueError) as error:
+    raise types.UsageError(f'{path} cannot be read ({error})') from error
+
+
+def locate(root_dir: str, name: str) -> RunDirectory:
+  """Returns the run directory `name` under `root_dir`, which is made if it can be.
+
+  Raises:
+    types.UsageError: If `root_dir` cannot be made or written to.
+  """
+  root = os.path.abspath(root_dir)
+  try:
+    os.makedirs(root, exist_ok=True)
+    with tempfile.TemporaryFile(dir=root):
+      pass
+  except OSError as error:
+    raise types.UsageError(f'--root_dir {root_dir} cannot be written to ({error.strerror})') from error
+  return RunDirectory(os.path.join(root, name))
+
+
+def create(run: RunDirectory, write: Callable[[str], None]) -> None:
+  """Makes the run directory with what `write(folder)` puts into it, in one step."""
+  for leftover in glob.glob(glob.escape(run.path) + '.partial-*'):
+    shutil.rmtree(leftover)
+  folder = tempfile.mkdtemp(prefix=run.name + '.partial-', dir=os.path.dirname(run.path))
+  os.chmod(folder, 0o755)
+  write(folder)
+  os.rename(folder, run.path)
+
+
+def check_same_run(run: RunDirectory, identity: dict[str, Any]) -> None:
+  """Raises `UsageError` if the existing run was started with other flags, naming them."""
+  flags = read_json(run.file('config.json')).get('flags', {})
+  changed = [
+      f'--{name} was {flags.get(name)}, now {value}'
+      for name, value in identity.items()
+      if flags.get(name) != value
+  ]
+  if changed:
+    raise types.UsageError(
+        f'run {run.name} was started with other flags: {"; ".join(changed)}. '
+        'Give the same flags to continue it, or another --run_name'
+    )
+
+
+@contextlib.contextmanager
+def locked(run: RunDirectory) -> Iterator[None]:
+  """Keeps a second process out of the run while the context is open.
+
+  The lock ends with the process, however it ends.
+
+  Raises:
+    types.UsageError: If another process holds it.
+  """
+  with open(run.file('lock'), 'w', encoding='utf-8') as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise types.UsageError(f'run {run.name} is being written by another process') from None
+    yield

@@ -1,0 +1,118 @@
+"""What a run came to: `summary.json`, `clients.csv`, and the text a person reads at the end.
+
+Reads the run directory and imports no TensorFlow.
+"""
+
+import csv
+import math
+import textwrap
+from typing import Any
+
+import numpy as np
+
+from tff_noise.data import scene as scene_lib
+from tff_noise.program import run_directory
+
+_LAST = 10
+
+
+def read_rows(path: str) -> list[dict[str, str]]:
+  """Returns the rows of a CSV file, as text by column."""
+  with open(path, encoding='utf-8', newline='') as file:
+    return list(csv.DictReader(file))
+
+
+def summarize(run: run_directory.RunDirectory) -> dict[str, Any]:
+  """Returns best accuracy (and its round), mean of the last 10 evaluations, rounds and seconds.
+
+  FedCorr and FedDPCont report the best test accuracy, ClipFL the mean over the last 10 rounds; the
+  first selects on the test set, so both are given.
+  """
+  rows = read_rows(run.file('metrics.csv'))
+  accuracy = [(int(r['round']), float(r['test_accuracy'])) for r in rows]
+  evaluated = [(n, a) for n, a in accuracy if not math.isnan(a)]
+  best_round, best = max(evaluated, key=lambda pair: (pair[1], -pair[0]))
+  seconds = [float(r['seconds']) for r in read_rows(run.file('timing.csv'))]
+  return {
+      'best_test_accuracy': best,
+      'best_round': best_round,
+      'last10_test_accuracy': float(np.mean([a for _, a in evaluated[-_LAST:]])),
+      'final_test_accuracy': evaluated[-1][1],
+      'rounds': len(rows),
+      'rejected_updates': sum(int(r['rejected']) for r in rows),
+      'seconds_per_round': float(np.median(seconds)),
+      'seconds': float(np.sum(seconds)),
+  }
+
+
+def write_clients(path: str, scene: scene_lib.Scene, participations: np.ndarray) -> None:
+  """Writes `clients.csv`: one row a client, with the ground truth of its labels."""
+  columns = {
+      'client': range(len(scene.sizes)),
+      'examples': scene.sizes,
+      'nominal_noise_rate': scene.nominal_rate,
+      'realised_noise_rate': scene.realised_rate,
+      'is_noisy': scene.is_noisy_client.astype(int),
+      'participations': participations,
+  }
+  with open(path, 'w', encoding='utf-8', newline='') as file:
+    writer = csv.writer(file)
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+
+
+def describe(scene: scene_lib.Scene) -> dict[str, Any]:
+  """Returns the ground truth of the scene in a few numbers."""
+  return {
+      'clients': len(scene.sizes),
+      'noisy_clients': int(scene.is_noisy_client.sum()),
+      'label_noise_rate': float(scene.flipped.mean()),
+  }
+
+
+def text(run: run_directory.RunDirectory) -> str:
+  """Returns the closing summary of a finished run."""
+  summary = run_directory.read_json(run.file('summary.json'))
+  privacy = run_directory.read_json(run.file('privacy.json'))
+  lines = [
+      '',
+      f'Run {run.name}: {summary["rounds"]} rounds, '
+      f'{summary["seconds_per_round"]:.2f} s a round (median)',
+      f'  test accuracy   best {summary["best_test_accuracy"]:.4f} (round '
+      f'{summary["best_round"]}), mean of the last {_LAST} '
+      f'{summary["last10_test_accuracy"]:.4f}, final {summary["final_test_accuracy"]:.4f}',
+      f'  label noise     {summary["label_noise_rate"]:.1%} of the training labels are wrong, '
+      f'{summary["noisy_clients"]} of {summary["clients"]} clients are noisy',
+  ]
+  if summary['rejected_updates']:
+    lines.append(
+        f'  WARNING         {summary["rejected_updates"]} updates were not finite and left out; '
+        'a smaller --learning_rate may help'
+    )
+  labels = summary.get('label_communication')
+  if labels:
+    lines.append(_labels_line(labels))
+  for total in privacy['totals']:
+    epsilon = total['epsilon']
+    whole = 'no finite epsilon' if epsilon == 'inf' else f'epsilon {epsilon:.4g}'
+    lines.append(f'  privacy         whole run: {whole} for {total["unit"]}')
+  lines += [
+      *textwrap.wrap(
+          privacy['statement'], 96, initial_indent=' ' * 18, subsequent_indent=' ' * 18
+      ),
+      f'  written to      {run.path}',
+  ]
+  return '\n'.join(lines)
+
+
+def _labels_line(labels):
+  if labels['epsilon'] is None:
+    return '  label sharing   unflipped histogram: no privacy (the upper bound of the paper)'
+  verdict = 'informative' if labels['informative'] else 'NOT informative, it is mostly noise'
+  return (
+      f'  label sharing   epsilon {labels["epsilon"]} for each label; the estimate from '
+      f'{labels["num_labels"]} labels is {verdict}\n'
+      f'                  (largest standard error {max(labels["standard_error"]):.3f}, a class has '
+      f'{1 / len(labels["raw"]):.3f} on average); prior {labels["prior"]} keeps '
+      f'{labels["signal"]:.0%} of its signal'
+  )

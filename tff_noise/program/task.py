@@ -1,0 +1,36 @@
+"""From the configuration to what a method is built from."""
+
+from tff_noise import types
+from tff_noise.federated import aggregation
+from tff_noise.methods import method
+from tff_noise.models import architectures
+from tff_noise.models import keras_model
+from tff_noise.program import run_config
+
+
+def build(
+    config: run_config.RunConfig, dataset: types.Dataset, federation: types.Federation
+) -> method.Task:
+  """Returns the task of `config` on `dataset`, held by `federation`."""
+  model = architectures.MODELS[config.model](
+      dataset.train_x.shape[1:],
+      dataset.num_classes,
+      norm=config.norm,
+      pixel_scale=dataset.pixel_scale,
+  )
+  if config.aggregation == 'secure_sum':
+    aggregate = aggregation.secure_weighted_mean(
+        update_bound=config.update_bound, max_examples=int(federation.sizes.max())
+    )
+  else:
+    aggregate = aggregation.weighted_mean()
+  return method.Task(
+      model=keras_model.from_keras(model),
+      training=config.local_training,
+      aggregation=aggregate,
+      label_privacy=method.LabelPrivacy(config.label_epsilon, config.label_prior),
+      rounds=config.rounds,
+      clients_per_round=config.clients_per_round,
+      client_sizes=federation.sizes,
+      seed=config.seed,
+  )

@@ -1,0 +1,197 @@
+"""The training loop: the only one, for every method.
+
+It asks the schedule for the next round until there is none, and receives every effect (where state is
+saved, where metrics go), so it knows no paths. All that a resume needs is in `ProgramState`; all
+randomness is a function of (seed, round, client). So a run that is killed and continued repeats the
+rounds since its last checkpoint and arrives at the same numbers.
+"""
+
+import collections
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_noise import types
+from tff_noise.federated import compose
+from tff_noise.methods import method
+
+
+class ProgramState(NamedTuple):
+  """Everything a resume needs.
+
+  Attributes:
+    server: The server's state.
+    round_num: Rounds done in the whole run.
+    stage: Index of the current stage; equal to the number of stages at the end.
+    stage_round: Rounds done in the current stage; -1 before it was entered.
+    participations: int64 `[C]`, rounds each client took part in.
+    records: What entering the stages has recorded, see `method.Stage.records`.
+    local: The clients' own states, one for each client; empty without client state.
+  """
+
+  server: Any
+  round_num: int
+  stage: int
+  stage_round: int
+  participations: np.ndarray
+  records: dict[str, np.ndarray]
+  local: tuple[Any, ...]
+
+
+class RoundResult(NamedTuple):
+  """What a round did, for those who watch.
+
+  Attributes:
+    round_num: 1 in the run's first round.
+    metrics: Flat values of `metrics.csv`.
+    seconds: Wall time of the round without its evaluation.
+  """
+
+  round_num: int
+  metrics: dict[str, Any]
+  seconds: float
+
+
+def initial_state(schedule: method.Schedule, federation: types.Federation) -> ProgramState:
+  """Returns the state before the first round, in the structure of every later one."""
+  records = {name: np.array(v) for s in schedule.stages for name, v in s.records.items()}
+  first = schedule.stages[0]
+  local = ()
+  if first.initial_local is not None:
+    local = tuple(first.initial_local(examples) for examples in federation.clients)
+  return ProgramState(
+      server=first.round_process.process.initialize(),
+      round_num=0,
+      stage=0,
+      stage_round=-1,
+      participations=np.zeros(len(federation.clients), np.int64),
+      records=records,
+      local=local,
+  )
+
+
+def next_stage(
+    schedule: method.Schedule, state: ProgramState
+) -> tuple[method.Stage | None, ProgramState]:
+  """Returns the stage of the next round, None at the end, and the state that knows it."""
+  while state.stage < len(schedule.stages):
+    stage = schedule.stages[state.stage]
+    if max(state.stage_round, 0) < stage.rounds:
+      return stage, state
+    state = state._replace(stage=state.stage + 1, stage_round=-1)
+  return None, state
+
+
+def run_round(
+    stage: method.Stage,
+    state: ProgramState,
+    federation: types.Federation,
+    datasets: Sequence[Any],
+) -> tuple[ProgramState, Mapping[str, Any]]:
+  """Runs one round of `stage`; returns the next state and the training metrics."""
+  if state.stage_round < 0 and stage.enter is not None:
+    server, records = stage.enter(federation, state.server)
+    state = state._replace(server=server, records={**state.records, **records})
+  round_num = state.round_num + 1
+  cohort = stage.select(round_num)
+  data = [datasets[client] for client in cohort]
+  process = stage.round_process.process
+  local = state.local
+  if isinstance(process, compose.StatefulProcess):
+    output = process.next(state.server, data, [local[client] for client in cohort])
+    # Keyed by client id: only the cohort's own states change.
+    changed = dict(zip(cohort.tolist(), output.local, strict=True))
+    local = tuple(changed.get(i, kept) for i, kept in enumerate(local))
+  else:
+    output = process.next(state.server, data)
+  participations = state.participations.copy()
+  participations[cohort] += 1
+  state = state._replace(
+      server=output.state,
+      round_num=round_num,
+      stage_round=max(state.stage_round, 0) + 1,
+      participations=participations,
+      local=local,
+  )
+  return state, output.metrics['client_work']['train']
+
+
+async def run_schedule(
+    *,
+    schedule: method.Schedule,
+    federation: types.Federation,
+    datasets: Sequence[Any],
+    evaluate: Callable[[Any], Mapping[str, Any]],
+    state_manager: tff.program.ProgramStateManager,
+    metrics_managers: Sequence[tff.program.ReleaseManager],
+    timing_manager: tff.program.ReleaseManager,
+    on_round: Callable[[RoundResult], None],
+    eval_every: int,
+    checkpoint_every: int,
+) -> ProgramState:
+  """Runs every round that is left, and returns the final state.
+
+  Args:
+    schedule: The method's stages.
+    federation: The clients.
+    datasets: Their data sets, by client id.
+    evaluate: From model weights to test metrics.
+    state_manager: Where states are saved, by round; the newest one is continued from.
+    metrics_managers: Where each round's metrics are released, keyed by round.
+    timing_manager: Where each round's wall time goes.
+    on_round: Called after each round.
+    eval_every: Rounds between evaluations; the last round is always evaluated.
+    checkpoint_every: Rounds between saved states; the last round is always saved.
+  """
+  state = initial_state(schedule, federation)
+  versions = await state_manager.get_versions()
+  if versions:
+    state = _plain_numbers(await state_manager.load(versions[-1], state))
+  total_rounds = sum(stage.rounds for stage in schedule.stages)
+
+  while True:
+    stage, state = next_stage(schedule, state)
+    if stage is None:
+      return state
+    started = time.monotonic()
+    state, train = run_round(stage, state, federation, datasets)
+    seconds = time.monotonic() - started
+    done = state.round_num
+    last = done == total_rounds
+    test = {'accuracy': np.nan, 'loss': np.nan}
+    if done % eval_every == 0 or last:
+      test = evaluate(stage.round_process.process.get_model_weights(state.server))
+    metrics = {
+        'stage': stage.name,
+        'test_accuracy': float(test['accuracy']),
+        'test_loss': float(test['loss']),
+        'train_loss': float(train['loss']),
+        'clients': len(stage.select(done)),
+        'rejected': int(train['rejected']),
+        **stage.columns(done),
+    }
+    # Metrics first: a state that is saved has all its rows, and a row without its state is
+    # replaced when the round is run again.
+    for manager in metrics_managers:
+      await manager.release(_row(metrics), done)
+    await timing_manager.release({'seconds': seconds}, done)
+    if done % checkpoint_every == 0 or last:
+      await state_manager.save(state, done)
+    on_round(RoundResult(done, metrics, seconds))
+
+
+def _row(metrics: Mapping[str, Any]) -> Any:
+  """Returns the metrics as a named tuple, whose order TFF's managers keep; they sort mappings."""
+  return collections.namedtuple('Metrics', metrics)(*metrics.values())
+
+
+def _plain_numbers(state: ProgramState) -> ProgramState:
+  """Undoes the state manager's turning of integers into NumPy scalars."""
+  return state._replace(
+      round_num=int(state.round_num),
+      stage=int(state.stage),
+      stage_round=int(state.stage_round),
+  )
