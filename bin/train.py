@@ -8,7 +8,11 @@ from tff_noise.program import flags
 
 
 def main(argv: list[str]) -> int:
-  """Returns the exit status: 0, or 2 after one line on stderr about what to change."""
+  """Returns the exit status.
+
+  0 when all is done; 2 after one line on stderr about what to change; 130 after Ctrl-C (and 143 after
+  SIGTERM), from which the same command continues.
+  """
   # Under `bazel run` the program starts in Bazel's own tree: paths are meant from where the user is.
   os.chdir(os.environ.get('BUILD_WORKING_DIRECTORY', '.'))
   try:
@@ -26,6 +30,9 @@ def main(argv: list[str]) -> int:
   except types.UsageError as error:
     print(f'train: {error}', file=sys.stderr)
     return 2
+  except KeyboardInterrupt:
+    print('train: interrupted; the same command continues the run', file=sys.stderr)
+    return 130
 
 
 if __name__ == '__main__':

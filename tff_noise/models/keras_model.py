@@ -114,7 +114,7 @@ def _build_seeded(model: KerasModel, seed: int) -> tf.keras.Model:
 
 
 def assign(model: tf.keras.Model, weights: tff.learning.models.ModelWeights) -> None:
-  """Assigns `weights` to the variables of `model`."""
+  """Assigns `weights` to the variables of `model`; inside a `tf.function`, which orders effects."""
   tf.nest.map_structure(lambda variable, value: variable.assign(value), _variables(model), weights)
 
 

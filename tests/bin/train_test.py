@@ -1,0 +1,266 @@
+"""The command line, in real processes: results, resume after SIGKILL, signals, mistakes."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+from absl.testing import absltest
+from absl.testing import parameterized
+
+_WAIT_SECONDS = 300
+_SMALL = ('--rounds=6', '--checkpoint_every=2', '--clients=6', '--clients_per_round=3')
+
+
+def _start(*arguments, path=(), **changes):
+  return subprocess.Popen(
+      [sys.executable, '-m', 'bin.train', *arguments],
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+      env={**os.environ, 'PYTHONPATH': os.pathsep.join([*path, *sys.path])},
+      **changes,
+  )
+
+
+def _run(*arguments, **changes):
+  process = _start(*arguments, **changes)
+  out, err = process.communicate(timeout=_WAIT_SECONDS)
+  return process.returncode, out, err
+
+
+def _read(path):
+  with open(path, 'rb') as file:
+    return file.read()
+
+
+def _final_weights(run):
+  return _read(os.path.join(run, 'state', 'round_6', 'variables', 'variables.data-00000-of-00001'))
+
+
+class RunTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.root = self.create_tempdir().full_path
+
+  def _train(self, *arguments):
+    status, out, err = _run(f'--root_dir={self.root}', *_SMALL, *arguments)
+    self.assertEqual(status, 0, err)
+    return out
+
+  def _path(self, *names):
+    return os.path.join(self.root, *names)
+
+  def test_writes_what_the_design_promises(self):
+    out = self._train('--run_name=a')
+    for name in (
+        'config.json', 'scene.npz', 'metrics.csv', 'clients.csv', 'privacy.json', 'uplink.json',
+        'summary.json', 'state', 'tensorboard',
+    ):
+      self.assertTrue(os.path.exists(self._path('a', name)), name)
+    with open(self._path('a', 'metrics.csv'), encoding='utf-8') as file:
+      rows = list(csv.DictReader(file))
+    self.assertEqual([int(r['round']) for r in rows], list(range(1, 7)))
+    with open(self._path('a', 'summary.json'), encoding='utf-8') as file:
+      summary = json.load(file)
+    self.assertEqual(
+        summary['best_test_accuracy'], max(float(r['test_accuracy']) for r in rows)
+    )
+    with open(self._path('a', 'config.json'), encoding='utf-8') as file:
+      config = json.load(file)
+    self.assertEqual(config['flags']['rounds'], 6)
+    self.assertEqual(config['method_parameters']['contrast'], 'sampled')
+    self.assertIn('tensorflow-federated', config['versions'])
+    self.assertIn('no label-DP guarantee', ' '.join(out.split()))
+    with open(self._path('a', 'privacy.json'), encoding='utf-8') as file:
+      self.assertEqual(json.load(file)['totals'][0]['epsilon'], 'inf')
+
+  def test_killed_again_and_again_it_ends_as_if_never_killed(self):
+    self._train('--run_name=whole')
+    killed = 0
+    for rounds_before in (1, 3, 5):
+      process = _start(f'--root_dir={self.root}', *_SMALL, '--run_name=killed')
+      # Kills as soon as that many rounds are in the file, wherever the program is by then.
+      metrics = self._path('killed', 'metrics.csv')
+      while process.poll() is None:
+        if os.path.exists(metrics) and _read(metrics).count(b'\n') > rounds_before:
+          process.kill()
+          killed += 1
+          break
+      process.communicate(timeout=_WAIT_SECONDS)
+    self.assertGreater(killed, 0)
+    self._train('--run_name=killed')
+    self.assertEqual(
+        _read(self._path('whole', 'metrics.csv')), _read(self._path('killed', 'metrics.csv'))
+    )
+    self.assertEqual(_final_weights(self._path('whole')), _final_weights(self._path('killed')))
+    self.assertEqual(
+        _read(self._path('whole', 'clients.csv')), _read(self._path('killed', 'clients.csv'))
+    )
+
+  def test_same_seed_same_result_other_seed_other_scene_flips_and_batches(self):
+    for name, seed in (('a', 1), ('b', 1), ('c', 2)):
+      self._train(f'--run_name={name}', f'--seed={seed}', '--max_concurrent_clients=1')
+    self.assertEqual(_read(self._path('a', 'metrics.csv')), _read(self._path('b', 'metrics.csv')))
+    self.assertEqual(_final_weights(self._path('a')), _final_weights(self._path('b')))
+    scenes = {
+        name: np.load(self._path(name, 'scene.npz')) for name in ('a', 'b', 'c')
+    }
+    for field in ('client_of', 'noisy_label'):
+      np.testing.assert_array_equal(scenes['a'][field], scenes['b'][field])
+      self.assertTrue((scenes['a'][field] != scenes['c'][field]).any())
+    # With the scene of another seed, only flips, batches and initial weights are left to differ.
+    scene = self._path('a', 'scene.npz')
+    status, _, err = _run(
+        f'--root_dir={self.root}', '--run_name=d', '--seed=2', '--rounds=2',
+        '--clients_per_round=3', f'--scene={scene}',
+    )
+    self.assertEqual(status, 0, err)
+    np.testing.assert_array_equal(
+        scenes['a']['client_of'], np.load(self._path('d', 'scene.npz'))['client_of']
+    )
+    histograms = {}
+    for name in ('a', 'b', 'd'):
+      with open(self._path(name, 'summary.json'), encoding='utf-8') as file:
+        histograms[name] = json.load(file)['label_communication']['raw']
+    self.assertEqual(histograms['a'], histograms['b'])
+    self.assertNotEqual(histograms['a'], histograms['d'])
+
+  def test_a_finished_run_is_not_touched(self):
+    self._train('--run_name=a')
+    before = _read(self._path('a', 'summary.json'))
+    out = self._train('--run_name=a')
+    self.assertIn('is complete', out)
+    self.assertIn('test accuracy', out)
+    self.assertEqual(before, _read(self._path('a', 'summary.json')))
+
+  def test_what_differs_between_flags_is_refused_and_named(self):
+    self._train('--run_name=a')
+    status, _, err = _run(
+        f'--root_dir={self.root}', *_SMALL, '--run_name=a', '--learning_rate=0.2'
+    )
+    self.assertEqual(status, 2)
+    self.assertIn('--learning_rate was 0.05, now 0.2', err)
+    self.assertLen(err.splitlines(), 1)
+
+  def test_corrupt_checkpoint_is_named_and_kept(self):
+    self._train('--run_name=a')
+    os.remove(self._path('a', 'summary.json'))
+    checkpoint = self._path('a', 'state', 'round_6')
+    with open(os.path.join(checkpoint, 'saved_model.pb'), 'wb') as file:
+      file.write(b'no model')
+    status, _, err = _run(f'--root_dir={self.root}', *_SMALL, '--run_name=a')
+    self.assertEqual(status, 2)
+    self.assertIn(checkpoint, err.splitlines()[-1])
+    self.assertTrue(os.path.exists(checkpoint))
+
+  def test_secure_aggregation_and_fed_avg_run_too(self):
+    out = self._train('--method=fedavg', '--aggregation=secure_sum', '--model=cnn', '--norm=batch')
+    self.assertNotIn('Theorem 1', out)
+    (run,) = os.listdir(self.root)
+    with open(self._path(run, 'uplink.json'), encoding='utf-8') as file:
+      self.assertEqual({f['disclosure'] for f in json.load(file)}, {'secure sum'})
+
+
+class SignalTest(parameterized.TestCase):
+
+  @parameterized.parameters((signal.SIGINT, 130), (signal.SIGTERM, 143))
+  def test_stops_without_leaving_a_process(self, number, status):
+    root = self.create_tempdir().full_path
+    process = _start(f'--root_dir={root}', '--run_name=a', '--rounds=100000')
+    metrics = os.path.join(root, 'a', 'metrics.csv')
+    while process.poll() is None and not (
+        os.path.exists(metrics) and _read(metrics).count(b'\n') > 2
+    ):
+      time.sleep(0.05)  # Polls a file; what follows does not depend on how long it took.
+    children = psutil.Process(process.pid).children(recursive=True)
+    self.assertLen(children, 1)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=_WAIT_SECONDS)
+    self.assertEqual(process.returncode, status, out + err)
+    self.assertNotIn('Traceback', err)
+    psutil.wait_procs(children, timeout=_WAIT_SECONDS)
+    self.assertFalse(children[0].is_running() and children[0].status() != 'zombie')
+
+
+class MistakeTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    # A TensorFlow that cannot be imported: mistakes must be answered before it is needed.
+    self.stub = self.create_tempdir()
+    for name in ('tensorflow', 'tensorflow_federated'):
+      self.stub.create_file(f'{name}.py', content='raise RuntimeError("imported too early")')
+    self.root = os.path.join(self.create_tempdir().full_path, 'runs')
+
+  @parameterized.parameters(
+      ('--method=fedavgg', '--method', 'fedavg, feddpcont'),
+      ('--dataset=mnist', '--dataset', 'digits'),
+      ('--noise=loud', '--noise', 'none, symmetric, random'),
+      ('--partition=fair', '--partition', 'iid, openset_uniform, openset_dirichlet'),
+      ('--param=beta=1', '--param', 'contrast, weight'),
+      ('--label_epsilon=0', '--label_epsilon', 'positive'),
+      ('--label_epsilon=-1', '--label_epsilon', 'positive'),
+      ('--label_epsilon=nan', '--label_epsilon', 'positive'),
+      ('--label_epsilon=much', '--label_epsilon', 'positive'),
+      ('--noise_rate=1.01', '--noise_rate', '[0, 1]'),
+      ('--noise_rate=-0.01', '--noise_rate', '[0, 1]'),
+      ('--clients=1401', '--clients', '1400'),
+      ('--rounds=0', '--rounds', 'at least 1'),
+      ('--rounds=many', '--rounds', 'many'),
+      ('--no_such_flag', 'no_such_flag', ''),
+      ('stray', 'stray', '--name=value'),
+      ('--scene=missing.npz', 'missing.npz', 'no such file'),
+      ('--flagfile=missing.flags', 'missing.flags', ''),
+  )
+  def test_one_line_status_two_and_nothing_written(self, argument, flag, allowed):
+    status, out, err = _run(
+        f'--root_dir={self.root}', argument, '--clients_per_round=5', path=[self.stub.full_path]
+    )
+    self.assertEqual(status, 2, err)
+    self.assertLen(err.splitlines(), 1, err)
+    self.assertIn(flag, err)
+    self.assertIn(allowed, err)
+    self.assertEqual(out, '')
+    self.assertEmpty(os.listdir(self.root) if os.path.exists(self.root) else [])
+
+  def test_unwritable_directory(self):
+    # A file where the folder should be: permissions do not stop root.
+    blocker = self.create_tempfile(content='x').full_path
+    status, _, err = _run(f'--root_dir={blocker}', path=[self.stub.full_path])
+    self.assertEqual(status, 2)
+    self.assertIn(f'--root_dir {blocker}', err)
+    self.assertLen(err.splitlines(), 1)
+
+  def test_labels_out_of_range_in_a_scene(self):
+    from tff_noise.data import scene
+    from tff_noise.data import sources
+
+    dataset = sources.load('digits')
+    built = scene.build(dataset, scene.SceneSpec(5, 'iid', 0.5, 'none', 0.0), 0)
+    built.noisy_label[3] = 10
+    path = os.path.join(self.create_tempdir().full_path, 'scene.npz')
+    scene.save(built, path)
+    status, _, err = _run(
+        f'--root_dir={self.root}', f'--scene={path}', '--clients_per_round=5',
+        path=[self.stub.full_path],
+    )
+    self.assertEqual(status, 2)
+    self.assertIn('label 10 of example 3 is out of range', err)
+
+  @parameterized.parameters(('--help', '--label_epsilon'), ('--list_methods', 'feddpcont'))
+  def test_help_needs_no_tensorflow(self, argument, expected):
+    status, out, err = _run(argument, path=[self.stub.full_path])
+    self.assertEqual(status, 0, err)
+    self.assertIn(expected, out)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,257 @@
+"""Tests of the composed rounds."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests import federated_test_case
+from tests import toy
+from tff_noise import types
+from tff_noise.federated import aggregation
+from tff_noise.federated import client_work
+from tff_noise.federated import compose
+from tff_noise.federated import disclosure
+from tff_noise.federated import uplink
+from tff_noise.models import losses
+
+_ONE_STEP = types.LocalTraining(epochs=1, batch_size=10, learning_rate=1.0)
+
+
+def _cross_entropy(inputs):
+  return losses.cross_entropy(inputs.logits, inputs.labels)
+
+
+def _counting_work():
+  """Each client keeps how often it took part, and sends its number of steps."""
+  return client_work.ClientWork(
+      _cross_entropy,
+      _ONE_STEP,
+      local_type=tff.TensorType(np.int32),
+      sums=(uplink.UplinkSum('steps', np.int32, 0, 1000, 'a test'),),
+      finish=lambda i: ({'steps': i.steps}, i.local + 1),
+  )
+
+
+class StatelessTest(federated_test_case.FederatedTestCase):
+
+  def test_is_a_learning_process_with_the_documented_types(self):
+    work = client_work.ClientWork(_cross_entropy, hparams={'scale': np.float32(1)})
+    result = compose.build_round_process(toy.linear_model(), work, seed=0)
+    process = result.process
+    self.assertIsInstance(process, tff.learning.templates.LearningProcess)
+    state = (
+        '<global_model_weights=<trainable=<float32[2,2]>,non_trainable=<>>,distributor=<>,'
+        'client_work=<round_num=int32,hparams=<scale=float32>>,'
+        'aggregator=<value_sum_process=<>,weight_sum_process=<>>,'
+        'finalizer=<learning_rate=float32>>@SERVER'
+    )
+    data = '{<x=float32[?,2],y=int32[?],client=int32>*}@CLIENTS'
+    metrics = (
+        '<client_work=<train=<loss=float32,examples=float32,rejected=int32>>,'
+        'aggregator=<mean_value=<>,mean_weight=<>>>@SERVER'
+    )
+    self.assertEqual(str(process.initialize.type_signature), f'( -> {state})')
+    self.assertEqual(
+        str(process.next.type_signature),
+        f'(<state={state},data={data}> -> <state={state},metrics={metrics}>)',
+    )
+    self.assertEqual(str(process.get_hparams.type_signature.result), '<scale=float32>')
+
+  def test_one_round_of_two_clients_by_hand(self):
+    process = compose.build_round_process(
+        toy.linear_model(), client_work.ClientWork(_cross_entropy, _ONE_STEP), seed=0
+    ).process
+    # Client 0: gradient [[-.5, .5], [0, 0]], one example. Client 1: two equal examples of class 1
+    # at x = (0, 2), gradient [[0, 0], [1, -1]]. Mean with weights 1/3 and 2/3.
+    data = [toy.client(0, [[1, 0]], [0]), toy.client(1, [[0, 2], [0, 2]], [1, 1])]
+    output = process.next(process.initialize(), data)
+    weights = process.get_model_weights(output.state).trainable[0]
+    np.testing.assert_allclose(weights, [[1 / 6, -1 / 6], [-2 / 3, 2 / 3]], atol=1e-6)
+    train = output.metrics['client_work']['train']
+    self.assertAlmostEqual(train['loss'], np.log(2), places=5)
+    self.assertEqual(train['examples'], 3)
+    self.assertEqual(output.state.client_work['round_num'], 2)
+
+  def test_secure_sum_gives_the_same_round(self):
+    def weights(aggregate):
+      process = compose.build_round_process(
+          toy.linear_model('batch'),
+          client_work.ClientWork(_cross_entropy, _ONE_STEP),
+          seed=0,
+          aggregation=aggregate,
+      ).process
+      state = process.initialize()
+      for _ in range(3):
+        state = process.next(
+            state, [toy.client(0, [[1, 0], [2, 1]], [0, 1]), toy.client(1, [[0, 2]], [1])]
+        ).state
+      return tf.nest.flatten(process.get_model_weights(state).trainable)
+
+    secure = aggregation.secure_weighted_mean(update_bound=10.0, max_examples=2)
+    for plain, quantized in zip(weights(None), weights(secure), strict=True):
+      np.testing.assert_allclose(plain, quantized, atol=1e-5)
+
+  def test_client_that_diverged_is_left_out_and_counted(self):
+    process = compose.build_round_process(
+        toy.linear_model(), client_work.ClientWork(_cross_entropy, _ONE_STEP), seed=0
+    ).process
+    data = [toy.client(0, [[1, 0]], [0]), toy.client(1, [[np.nan, 0]], [0])]
+    output = process.next(process.initialize(), data)
+    self.assertEqual(output.metrics['client_work']['train']['rejected'], 1)
+    weights = process.get_model_weights(output.state).trainable[0]
+    np.testing.assert_allclose(weights, [[0.5, -0.5], [0, 0]], atol=1e-6)
+
+  def test_round_without_any_example_changes_nothing(self):
+    process = compose.build_round_process(
+        toy.linear_model(), client_work.ClientWork(_cross_entropy, _ONE_STEP), seed=0
+    ).process
+    output = process.next(process.initialize(), [toy.client(0, [], [])])
+    weights = process.get_model_weights(output.state).trainable[0]
+    np.testing.assert_array_equal(weights, np.zeros((2, 2)))
+    self.assertEqual(output.metrics['client_work']['train']['loss'], 0)
+
+  def test_hyper_parameters_set_at_the_server_reach_the_clients(self):
+    work = client_work.ClientWork(
+        lambda i: i.logits[0, 0] * i.hparams['scale'],
+        _ONE_STEP,
+        hparams={'scale': np.float32(1)},
+    )
+    process = compose.build_round_process(toy.linear_model(), work, seed=0).process
+    state = process.set_hparams(
+        process.initialize(), collections.OrderedDict(scale=np.float32(5))
+    )
+    state = process.next(state, [toy.client(0, [[1, 0]], [0])]).state
+    self.assertAlmostEqual(process.get_model_weights(state).trainable[0][0, 0], -5, places=5)
+    self.assertEqual(process.get_hparams(state)['scale'], 5)
+
+  def test_weights_can_be_set(self):
+    process = compose.build_round_process(
+        toy.linear_model(), client_work.ClientWork(_cross_entropy), seed=0
+    ).process
+    weights = tff.learning.models.ModelWeights([np.ones((2, 2), np.float32)], [])
+    state = process.set_model_weights(process.initialize(), weights)
+    np.testing.assert_array_equal(process.get_model_weights(state).trainable[0], np.ones((2, 2)))
+    self.assertEqual(state.client_work['round_num'], 1)
+
+  @parameterized.parameters('batch', 'group')
+  def test_norms_train_as_in_keras(self, norm):
+    model = toy.linear_model(norm)
+    training = types.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
+    process = compose.build_round_process(
+        model, client_work.ClientWork(_cross_entropy, training), seed=0
+    ).process
+    x, y = np.array([[1, 2], [3, -1], [0, 5]], np.float32), np.array([0, 1, 1])
+    state = process.next(process.initialize(), [toy.client(0, x.tolist(), y.tolist())]).state
+
+    # The same full-batch steps, eagerly, by Keras itself.
+    network = tf.keras.Model.from_config(model.config)
+    for _ in range(2):
+      with tf.GradientTape() as tape:
+        loss = losses.cross_entropy(network(x, training=True)[0], y)
+      gradients = tape.gradient(loss, network.trainable_variables)
+      for variable, gradient in zip(network.trainable_variables, gradients, strict=True):
+        variable.assign_sub(0.1 * gradient)
+    weights = process.get_model_weights(state)
+    for expected, found in zip(
+        [*network.trainable_variables, *network.non_trainable_variables],
+        [*weights.trainable, *weights.non_trainable],
+        strict=True,
+    ):
+      np.testing.assert_allclose(expected.numpy(), found, atol=1e-6)
+
+  def test_batch_statistics_are_averaged_by_examples(self):
+    model = toy.linear_model('batch')
+    training = types.LocalTraining(epochs=1, batch_size=10, learning_rate=0.1)
+    process = compose.build_round_process(
+        model,
+        client_work.ClientWork(_cross_entropy, training),
+        seed=0,
+        server_optimizer=tff.learning.optimizers.build_sgdm(0.5),
+    ).process
+    data = [toy.client(0, [[4, 0]], [0]), toy.client(1, [[8, 0]] * 3, [0] * 3)]
+    state = process.next(process.initialize(), data).state
+    # Momentum .9: the moving means are .4 and .8; the server's step size does not touch them.
+    moving_mean = process.get_model_weights(state).non_trainable[0]
+    np.testing.assert_allclose(moving_mean, [0.25 * 0.4 + 0.75 * 0.8, 0], atol=1e-6)
+
+
+class StatefulTest(federated_test_case.FederatedTestCase):
+
+  def test_three_arguments_and_a_client_placed_result(self):
+    result = compose.build_round_process(toy.linear_model(), _counting_work(), seed=0)
+    parameter = result.process.next.type_signature.parameter
+    self.assertLen(parameter, 3)
+    self.assertEqual(str(parameter[2]), '{int32}@CLIENTS')
+    self.assertEqual(str(result.process.next.type_signature.result.local), '{int32}@CLIENTS')
+
+  def test_states_come_back_to_their_clients_in_order(self):
+    process = compose.build_round_process(toy.linear_model(), _counting_work(), seed=0).process
+    data = [toy.client(i, [[1, i]] * (i + 1), [0] * (i + 1)) for i in range(6)]
+    state = process.initialize()
+    local = [np.int32(100 * i) for i in range(6)]
+    for _ in range(5):
+      output = process.next(state, data, local)
+      state, local = output.state, output.local
+    self.assertEqual([int(v) for v in local], [100 * i + 5 for i in range(6)])
+
+  def test_local_state_is_no_uplink(self):
+    result = compose.build_round_process(toy.linear_model(), _counting_work(), seed=0)
+    self.assertEqual(
+        [f.name for f in result.fields],
+        ['update', 'update weight', 'loss', 'examples', 'rejected', 'steps'],
+    )
+    self.assertLen(disclosure.client_to_server_edges(result.process.next), 6)
+
+  def test_own_sums_are_metrics(self):
+    process = compose.build_round_process(toy.linear_model(), _counting_work(), seed=0).process
+    data = [toy.client(i, [[1, i]], [0]) for i in range(3)]
+    output = process.next(process.initialize(), data, [np.int32(0)] * 3)
+    self.assertEqual(output.metrics['client_work']['train']['steps'], 3)
+
+  def test_trains_as_the_stateless_process_does(self):
+    data = [toy.client(0, [[1, 0], [2, 1]], [0, 1]), toy.client(1, [[0, 2]], [1])]
+    stateful = compose.build_round_process(toy.linear_model(), _counting_work(), seed=0).process
+    stateless = compose.build_round_process(
+        toy.linear_model(), client_work.ClientWork(_cross_entropy, _ONE_STEP), seed=0
+    ).process
+    first = stateful.next(stateful.initialize(), data, [np.int32(0)] * 2).state
+    second = stateless.next(stateless.initialize(), data).state
+    np.testing.assert_array_equal(
+        stateful.get_model_weights(first).trainable[0],
+        stateless.get_model_weights(second).trainable[0],
+    )
+
+
+class DisclosureTest(federated_test_case.FederatedTestCase):
+
+  def test_aggregation_that_sends_more_than_it_declares_does_not_build(self):
+    leaky = aggregation.weighted_mean()._replace(
+        update=tff.aggregators.MeanFactory(
+            tff.aggregators.SecureSumFactory(1.0), no_nan_division=True
+        )
+    )
+    with self.assertRaises(disclosure.UndeclaredUplinkError):
+      compose.build_round_process(
+          toy.linear_model(), client_work.ClientWork(_cross_entropy), seed=0, aggregation=leaky
+      )
+
+  @parameterized.parameters(None, 'secure')
+  def test_secure_aggregation_leaves_no_plain_sum(self, kind):
+    aggregate = None
+    if kind == 'secure':
+      aggregate = aggregation.secure_weighted_mean(update_bound=1.0, max_examples=10)
+    process = compose.build_round_process(
+        toy.linear_model(), client_work.ClientWork(_cross_entropy), seed=0, aggregation=aggregate
+    ).process
+    if kind == 'secure':
+      tff.test.assert_not_contains_unsecure_aggregation(process.next)
+    else:
+      tff.test.assert_not_contains_secure_aggregation(process.next)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,18 @@
+"""A test case that runs TFF computations on this project's local runtime."""
+
+import contextlib
+
+from absl.testing import parameterized
+
+from tff_noise.program import runtime
+
+
+class FederatedTestCase(parameterized.TestCase):
+  """Starts one worker for the class, stops it after the last test."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    stack = contextlib.ExitStack()
+    cls.addClassCleanup(stack.close)
+    stack.enter_context(runtime.local(max_concurrent_clients=2))

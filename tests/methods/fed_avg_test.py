@@ -1,0 +1,107 @@
+"""FedAvg against TFF's own."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests import federated_test_case
+from tests import toy
+from tff_noise import rng
+from tff_noise import types
+from tff_noise.data import client_data
+from tff_noise.federated import client_work
+from tff_noise.methods import fed_avg
+from tff_noise.models import architectures
+from tff_noise.models import keras_model
+
+_SEED = 5
+_SIZES = (7, 12, 1, 20)
+
+
+def _examples(client):
+  draw = np.random.default_rng(client)
+  n = _SIZES[client]
+  return draw.integers(0, 17, (n, 8, 8, 1)).astype(np.uint8), draw.integers(0, 10, n)
+
+
+def _stock_process(training, server_learning_rate):
+  """TFF's FedAvg on the same network with a single output."""
+  network = architectures.mlp((8, 8, 1), 10, pixel_scale=1 / 16)
+  model = tff.learning.models.functional_model_from_keras(
+      tf.keras.Model(network.input, network.outputs[0]),
+      tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+      (tf.TensorSpec((None, 8, 8, 1), tf.uint8), tf.TensorSpec((None,), tf.int32)),
+      lambda: collections.OrderedDict(loss=tf.keras.metrics.SparseCategoricalCrossentropy()),
+  )
+  return tff.learning.algorithms.build_weighted_fed_avg(
+      model,
+      client_optimizer_fn=tff.learning.optimizers.build_sgdm(
+          training.learning_rate, training.momentum or None
+      ),
+      server_optimizer_fn=tff.learning.optimizers.build_sgdm(server_learning_rate),
+  )
+
+
+def _stock_data(client, round_num, training):
+  """The batches that our client draws, as a data set of batches."""
+  x, y = _examples(client)
+  base = rng.tf_seed(_SEED, 'local training')
+  data = None
+  for epoch in range(training.epochs):
+    seed = client_work.epoch_seed(base, round_num, client, epoch)
+    order = client_work.batch_order(seed, len(y)).numpy()
+    batches = tf.data.Dataset.from_tensor_slices(
+        (x[order], y[order].astype(np.int32))
+    ).batch(training.batch_size)
+    data = batches if data is None else data.concatenate(batches)
+  return data
+
+
+class FedAvgTest(federated_test_case.FederatedTestCase):
+
+  @parameterized.parameters((1.0, 0.0), (0.5, 0.9))
+  def test_equals_tff_on_the_same_batches(self, server_learning_rate, momentum):
+    training = types.LocalTraining(
+        epochs=2, batch_size=5, learning_rate=0.1, momentum=momentum
+    )
+    stock = _stock_process(training, server_learning_rate)
+    model = keras_model.from_keras(architectures.mlp((8, 8, 1), 10, pixel_scale=1 / 16))
+    ours = fed_avg.build_process(
+        model,
+        training=training,
+        params=fed_avg.FedAvgParams(server_learning_rate),
+        seed=_SEED,
+    ).process
+    state = ours.initialize()
+    stock_state = stock.set_model_weights(stock.initialize(), ours.get_model_weights(state))
+    for round_num, cohort in enumerate([(0, 1), (1, 2, 3), (0, 2, 3)], start=1):
+      state = ours.next(
+          state, [client_data.client_dataset(*_examples(c), c) for c in cohort]
+      ).state
+      stock_state = stock.next(
+          stock_state, [_stock_data(c, round_num, training) for c in cohort]
+      ).state
+    for expected, found in zip(
+        stock.get_model_weights(stock_state).trainable,
+        ours.get_model_weights(state).trainable,
+        strict=True,
+    ):
+      np.testing.assert_allclose(found, expected, atol=1e-6)
+
+  def test_server_learning_rate_scales_the_step(self):
+    def weights(rate):
+      process = fed_avg.build_process(
+          toy.linear_model(), params=fed_avg.FedAvgParams(rate), seed=0
+      ).process
+      state = process.next(process.initialize(), [toy.client(0, [[1, 0]], [0])]).state
+      return process.get_model_weights(state).trainable[0]
+
+    np.testing.assert_allclose(weights(2.0), 2 * weights(1.0), atol=1e-6)
+
+
+if __name__ == '__main__':
+  absltest.main()
