@@ -147,7 +147,7 @@ class RandomnessTest(federated_test_case.FederatedTestCase):
     for epoch in range(3):
       seed = client_work.epoch_seed(base, 1, 0, epoch)
       for start in (0, 2):
-        step = tf.random.experimental.stateless_fold_in(seed, 1 + start)
+        step = tf.random.experimental.stateless_fold_in(seed, 2 + start)
         draws.append(tf.random.stateless_uniform((), step).numpy())
     self.assertLen(set(draws), 6)
     self.assertAlmostEqual(seeds, sum(draws), places=5)
@@ -174,6 +174,28 @@ class MethodPartsTest(federated_test_case.FederatedTestCase):
         loss=lambda i: i.logits[0, 0] * i.hparams['scale'] * tf.cast(i.round_num, tf.float32),
     )
     self.assertAlmostEqual(output.update.trainable[0][0, 0], 6, places=5)
+
+  def test_loss_gets_what_was_drawn_for_each_example_of_the_epoch(self):
+    output = _run(
+        toy.client(0, [[1, 0]] * 5, [0] * 5),
+        training={'epochs': 2, 'batch_size': 2, 'learning_rate': 1.0},
+        hparams={'offset': np.float32(10)},
+        draw=lambda i: i.hparams['offset'] + tf.range(i.num_examples, dtype=tf.float32),
+        # The update sums what the batches drew: 10 to 14 twice, whatever the order of examples.
+        loss=lambda i: i.logits[0, 0] * tf.reduce_sum(i.drawn),
+    )
+    self.assertAlmostEqual(output.update.trainable[0][0, 0], 2 * 60, places=3)
+
+  def test_each_epoch_draws_afresh(self):
+    def total(epochs):
+      return _run(
+          toy.client(0, [[1, 0]] * 5, [0] * 5),
+          training={'epochs': epochs, 'batch_size': 5, 'learning_rate': 1.0},
+          draw=lambda i: tf.random.stateless_uniform(i.num_examples[tf.newaxis], i.seed),
+          loss=lambda i: i.logits[0, 0] * tf.reduce_sum(i.drawn),
+      ).update.trainable[0][0, 0]
+
+    self.assertGreater(abs(total(2) - 2 * total(1)), 1e-3)
 
   def test_finish_sends_sums_and_keeps_local_state(self):
     output = _run(

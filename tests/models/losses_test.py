@@ -21,53 +21,74 @@ class LossesTest(parameterized.TestCase):
     expected = -np.mean(_log_softmax(_LOGITS)[[0, 1], _LABELS])
     self.assertAlmostEqual(losses.cross_entropy(_LOGITS, _LABELS).numpy(), expected, places=6)
 
-  def test_floor_bounds_log_probabilities(self):
-    logits = np.array([[0.0, -1000.0]], np.float32)
-    values = losses.floored_log_probabilities(logits, 1e-8).numpy()
-    np.testing.assert_allclose(values, [[0, np.log(1e-8)]], atol=1e-6)
-
   def test_contrastive_loss_is_a_difference_of_logits_where_the_floor_is_far(self):
     # CE(y) - CE(y') = z_y' - z_y: the log-sum-exp cancels at beta = 1.
-    contrast_labels = np.array([2, 1])
-    expected = np.mean(_LOGITS[[0, 1], contrast_labels] - _LOGITS[[0, 1], _LABELS])
-    loss = losses.contrastive_cross_entropy(
-        _LOGITS, _LABELS, np.eye(3, dtype=np.float32)[contrast_labels], weight=1.0, floor=1e-12
-    )
+    contrast = np.array([2, 1])
+    expected = np.mean(_LOGITS[[0, 1], contrast] - _LOGITS[[0, 1], _LABELS])
+    loss = losses.contrastive_cross_entropy(_LOGITS, _LABELS, contrast, weight=1.0, floor=1e-12)
     self.assertAlmostEqual(loss.numpy(), expected, places=5)
 
   def test_contrast_with_the_own_label_cancels(self):
-    loss = losses.contrastive_cross_entropy(
-        _LOGITS, _LABELS, np.eye(3, dtype=np.float32)[_LABELS], weight=1.0, floor=1e-8
-    )
+    loss = losses.contrastive_cross_entropy(_LOGITS, _LABELS, _LABELS, weight=1.0, floor=1e-8)
     self.assertAlmostEqual(loss.numpy(), 0, places=6)
 
   def test_weight_zero_is_cross_entropy(self):
-    loss = losses.contrastive_cross_entropy(
-        _LOGITS, _LABELS, np.ones((1, 3), np.float32) / 3, weight=0.0, floor=1e-12
+    expected = losses.cross_entropy(_LOGITS, _LABELS).numpy()
+    sampled = losses.contrastive_cross_entropy(
+        _LOGITS, _LABELS, np.array([0, 0]), weight=0.0, floor=1e-8
     )
-    self.assertAlmostEqual(loss.numpy(), losses.cross_entropy(_LOGITS, _LABELS).numpy(), places=5)
+    self.assertAlmostEqual(sampled.numpy(), expected, places=5)
+    prior = np.ones(3, np.float32) / 3
+    mean = losses.expected_contrastive_cross_entropy(
+        _LOGITS, _LABELS, prior, weight=0.0, floor=1e-8
+    )
+    self.assertAlmostEqual(mean.numpy(), expected, places=5)
 
-  def test_expected_contrast_is_the_mean_of_sampled_contrasts(self):
-    prior = np.array([[0.2, 0.5, 0.3]], np.float32)
+  @parameterized.parameters(1e-8, 0.1)
+  def test_expected_contrast_is_the_mean_of_sampled_ones(self, floor):
+    # At floor .1 the third class of each example is below it.
+    prior = np.array([0.2, 0.5, 0.3], np.float32)
+    expected = losses.expected_contrastive_cross_entropy(
+        _LOGITS, _LABELS, prior, weight=0.7, floor=floor
+    ).numpy()
+    sampled = sum(
+        p * losses.contrastive_cross_entropy(
+            _LOGITS, _LABELS, np.array([k, k]), weight=0.7, floor=floor
+        ).numpy()
+        for k, p in enumerate(prior)
+    )
+    self.assertAlmostEqual(expected, sampled, places=5)
 
-    def loss(contrast):
-      return losses.contrastive_cross_entropy(
-          _LOGITS[:1], _LABELS[:1], contrast, weight=0.7, floor=1e-8
-      ).numpy()
+  def test_loss_is_bounded_below(self):
+    logits = np.array([[1000.0, -1000.0]], np.float32)
+    labels, contrast = np.array([0]), np.array([1])
+    loss = losses.contrastive_cross_entropy(logits, labels, contrast, weight=2.0, floor=1e-8)
+    self.assertAlmostEqual(loss.numpy(), 2 * np.log(1e-8), places=3)
 
-    sampled = sum(p * loss(np.eye(3, dtype=np.float32)[[k]]) for k, p in enumerate(prior[0]))
-    self.assertAlmostEqual(loss(prior), sampled, places=5)
-
-  @parameterized.parameters(50.0, 1000.0)
-  def test_gradient_fades_where_the_contrast_has_won(self, margin):
+  def test_gradient_stops_where_the_contrast_has_won_and_not_before(self):
     # Without the floor it would be +-1 for ever, and the logits would run away.
-    logits = tf.constant([[margin, -margin]])
+    def gradient(margin):
+      logits = tf.constant([[margin, 0.0]])
+      with tf.GradientTape() as tape:
+        tape.watch(logits)
+        loss = losses.contrastive_cross_entropy(
+            logits, tf.constant([0]), tf.constant([1]), weight=1.0, floor=1e-4
+        )
+      return tape.gradient(loss, logits).numpy()
+
+    # -log(1e-4) = 9.2.
+    np.testing.assert_allclose(gradient(9.0), [[-1, 1]], atol=1e-6)
+    np.testing.assert_allclose(gradient(12.0), [[0, 0]], atol=1e-4)
+
+  def test_wrong_side_is_always_pushed_back(self):
+    # The own label keeps its full gradient, however unlikely the model thinks it.
+    logits = tf.constant([[-50.0, 50.0]])
     with tf.GradientTape() as tape:
       tape.watch(logits)
       loss = losses.contrastive_cross_entropy(
-          logits, tf.constant([0]), tf.constant([[0.0, 1.0]]), weight=1.0, floor=1e-8
+          logits, tf.constant([0]), tf.constant([1]), weight=1.0, floor=1e-8
       )
-    np.testing.assert_allclose(tape.gradient(loss, logits).numpy(), 0, atol=1e-6)
+    np.testing.assert_allclose(tape.gradient(loss, logits).numpy(), [[-1, 1]], atol=1e-6)
 
 
 if __name__ == '__main__':

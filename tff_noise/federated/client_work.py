@@ -17,6 +17,9 @@ from tff_noise.models import keras_model
 _MAX_LOSS = 100.0
 _MAX_EXAMPLES = 2.0**24  # Up to here float32 counts exactly.
 
+# What is folded into an epoch's seed, so that no two uses share random numbers.
+_SHUFFLE, _DRAW, _FIRST_STEP = 0, 1, 2
+
 TRAINING_SUMS = (
     uplink.UplinkSum(
         'loss', np.float32, -_MAX_LOSS * 2**16, _MAX_LOSS * 2**16,
@@ -42,6 +45,7 @@ class LossInputs(NamedTuple):
     round_num: int32, 1 in the first round.
     hparams: The broadcast hyper-parameters of `ClientWork.hparams`.
     local: The client's own state, or `()`.
+    drawn: The batch's part of what `ClientWork.draw` drew for the epoch, or `()`.
   """
 
   logits: tf.Tensor
@@ -51,6 +55,21 @@ class LossInputs(NamedTuple):
   round_num: tf.Tensor
   hparams: Mapping[str, tf.Tensor]
   local: Any
+  drawn: Any
+
+
+class DrawInputs(NamedTuple):
+  """What random numbers of an epoch may depend on.
+
+  Attributes:
+    seed: int32 `[2]`; differs for each round, client and epoch.
+    num_examples: int32, n_c.
+    hparams: As in `LossInputs`.
+  """
+
+  seed: tf.Tensor
+  num_examples: tf.Tensor
+  hparams: Mapping[str, tf.Tensor]
 
 
 class FinishInputs(NamedTuple):
@@ -74,6 +93,8 @@ class ClientWork(NamedTuple):
     loss: From `LossInputs` to a scalar.
     training: Local SGD, fresh in every round; the last batch of an epoch may be smaller.
     hparams: Initial values of what the server may change between rounds and broadcasts.
+    draw: From `DrawInputs` to a tensor `[n_c, ...]`, one entry for each example of an epoch, in the
+      order they are visited. Drawing once an epoch, not once a step, keeps steps short.
     local_type: TFF type of the client's own state; None for a stateless method.
     finish: From `FinishInputs` to the values of `sums` and the new own state.
     sums: What `finish` sends.
@@ -82,6 +103,7 @@ class ClientWork(NamedTuple):
   loss: Callable[[LossInputs], tf.Tensor]
   training: types.LocalTraining = types.LocalTraining()
   hparams: Mapping[str, np.ndarray] = {}
+  draw: Callable[[DrawInputs], tf.Tensor] | None = None
   local_type: tff.Type | None = None
   finish: Callable[[FinishInputs], tuple[Mapping[str, tf.Tensor], Any]] | None = None
   sums: tuple[uplink.UplinkSum, ...] = ()
@@ -104,8 +126,12 @@ def epoch_seed(seed: np.ndarray, round_num, client, epoch) -> tf.Tensor:
 
 def batch_order(seed_of_epoch: tf.Tensor, num_examples: tf.Tensor) -> tf.Tensor:
   """int32 `[n]`, the order in which an epoch visits the examples."""
-  seed = tf.random.experimental.stateless_fold_in(seed_of_epoch, 0)
+  seed = tf.random.experimental.stateless_fold_in(seed_of_epoch, _SHUFFLE)
   return tf.random.experimental.stateless_shuffle(tf.range(num_examples), seed)
+
+
+def _draw_seed(seed_of_epoch: tf.Tensor) -> tf.Tensor:
+  return tf.random.experimental.stateless_fold_in(seed_of_epoch, _DRAW)
 
 
 def hparams_type(work: ClientWork) -> tff.Type:
@@ -172,6 +198,9 @@ def _train(network, work, base_seed, broadcast, data, local):
   for epoch in tf.range(training.epochs):
     seed = epoch_seed(base_seed, broadcast.round_num, examples['client'], epoch)
     order = batch_order(seed, num_examples)
+    drawn = ()
+    if work.draw is not None:
+      drawn = work.draw(DrawInputs(_draw_seed(seed), num_examples, broadcast.hparams))
     for start in tf.range(0, num_examples, training.batch_size):
       batch = order[start : start + training.batch_size]
       with tf.GradientTape() as tape:
@@ -181,11 +210,11 @@ def _train(network, work, base_seed, broadcast, data, local):
                 logits=logits,
                 features=features,
                 labels=tf.gather(examples['y'], batch),
-                # 0 is the shuffle's.
-                seed=tf.random.experimental.stateless_fold_in(seed, 1 + start),
+                seed=tf.random.experimental.stateless_fold_in(seed, _FIRST_STEP + start),
                 round_num=broadcast.round_num,
                 hparams=broadcast.hparams,
                 local=local,
+                drawn=() if work.draw is None else drawn[start : start + training.batch_size],
             )
         )
       gradients = tape.gradient(loss, variables)

@@ -5,7 +5,7 @@
    once). Each client flips its labels by K-ary randomised response; the histograms are summed
    securely; the server inverts the flips to p_hat.
 2. Training (algorithm 2): the local loss is `l(f(x), y) - beta * l(f(x), y')` with y' drawn from p_hat,
-   fresh for each example and step.
+   fresh for each example and epoch, as line 13 has it.
 
 Where the paper errs or is silent: line 18 of algorithm 2 has the wrong sign and no weights, FedAvg as
 in section 3.1 is meant; at beta = 1 the literal loss is linear in the logits and unbounded below, so
@@ -47,7 +47,7 @@ class FedDPContParams:
     weight: beta at full strength; 1 in the paper.
     warmup_rounds: Rounds of plain cross-entropy first (beta = 0).
     ramp_rounds: Rounds over which beta then rises linearly to `weight`.
-    log_floor: Floor under probabilities inside logarithms, positive.
+    log_floor: Probability of y' under which it is not pushed down further, in (0, 1).
     server_learning_rate: alpha_g, positive.
   """
 
@@ -62,6 +62,8 @@ class FedDPContParams:
     method.require_one_of(self, 'contrast', ('sampled', 'expected'))
     method.require_not_negative(self, 'weight', 'warmup_rounds', 'ramp_rounds')
     method.require_positive(self, 'log_floor', 'server_learning_rate')
+    if self.log_floor >= 1:
+      raise ValueError(f'log_floor must be below 1, got {self.log_floor}')
 
 
 def contrastive_weight(round_num, params: FedDPContParams):
@@ -69,6 +71,8 @@ def contrastive_weight(round_num, params: FedDPContParams):
 
   Works on numbers and tensors alike.
   """
+  if params.warmup_rounds == 0 and params.ramp_rounds <= 1:
+    return params.weight  # A constant costs no operations in the client's graph.
   progress = (round_num - params.warmup_rounds) / max(params.ramp_rounds, 1)
   return params.weight * _clip_to_unit(progress)
 
@@ -108,28 +112,41 @@ def build_process(
   from tff_noise.federated import compose
   from tff_noise.models import losses
 
-  def loss(inputs: client_work.LossInputs) -> tf.Tensor:
-    prior = inputs.hparams['label_prior'][tf.newaxis]
-    if params.contrast == 'sampled':
-      # y' ~ p_hat. The floor keeps log(0) out; it is drawn with probability 1e-30.
-      drawn = tf.random.stateless_categorical(
-          tf.math.log(prior + 1e-30), tf.shape(inputs.labels)[0], inputs.seed, dtype=tf.int32
-      )
-      contrast = tf.one_hot(drawn[0], model.num_classes)
-    else:
-      contrast = prior
+  def draw(inputs: client_work.DrawInputs) -> tf.Tensor:
+    # y' ~ p_hat, fresh for every example and epoch. 1e-30 keeps log(0) out and is never drawn.
+    log_prior = tf.math.log(inputs.hparams['label_prior'] + 1e-30)
+    return tf.random.stateless_categorical(
+        log_prior[tf.newaxis], inputs.num_examples, inputs.seed, dtype=tf.int32
+    )[0]
+
+  def sampled_loss(inputs: client_work.LossInputs) -> tf.Tensor:
     return losses.contrastive_cross_entropy(
         inputs.logits,
         inputs.labels,
-        contrast,
+        inputs.drawn,
         weight=contrastive_weight(inputs.round_num, params),
         floor=params.log_floor,
     )
 
+  def expected_loss(inputs: client_work.LossInputs) -> tf.Tensor:
+    return losses.expected_contrastive_cross_entropy(
+        inputs.logits,
+        inputs.labels,
+        inputs.hparams['label_prior'],
+        weight=contrastive_weight(inputs.round_num, params),
+        floor=params.log_floor,
+    )
+
+  sampled = params.contrast == 'sampled'
   uniform = np.full(model.num_classes, 1 / model.num_classes, np.float32)
   return compose.build_round_process(
       model,
-      client_work.ClientWork(loss, training, collections.OrderedDict(label_prior=uniform)),
+      client_work.ClientWork(
+          sampled_loss if sampled else expected_loss,
+          training,
+          hparams=collections.OrderedDict(label_prior=uniform),
+          draw=draw if sampled else None,
+      ),
       seed=seed,
       server_optimizer=tff.learning.optimizers.build_sgdm(params.server_learning_rate),
       aggregation=aggregation,
