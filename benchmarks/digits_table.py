@@ -2,8 +2,8 @@
 
   python -m benchmarks.digits_table --seeds=0,1,2,3,4
 
-Every run is an ordinary run directory under --root_dir and is not repeated when it is there already,
-so the table can be interrupted and asked for again.
+Every run is an ordinary run directory under --root_dir and is not repeated when it is there
+already, so the table can be interrupted and asked for again.
 """
 
 import contextlib

@@ -2,9 +2,9 @@
 
   python -m benchmarks.round_cost
 
-Two workloads: the default job's digits, where a round is mostly overhead, and 50 clients of 50 images
-of CIFAR-10's size on the small CNN. The methods take turns, so that whatever else the machine does
-meets both; medians, and the median of the ratios of neighbouring rounds.
+Two workloads: the default job's digits, where a round is mostly overhead, and 50 clients of 50
+images of CIFAR-10's size on the small CNN. The methods take turns, so that whatever else the
+machine does meets them all; medians, and FedAvg a second time as the control.
 """
 
 import os
@@ -71,7 +71,8 @@ def main():
   print('| workload | method | median s a round | min - max | ratio to fedavg |')
   print('| --- | --- | --- | --- | --- |')
   with runtime.local(2):
-    for title, workload, repeats in (('digits', _digits, 150), ('50 x 50 images', _cifar_sized, 20)):
+    workloads = (('digits', _digits, 150), ('50 x 50 images', _cifar_sized, 20))
+    for title, workload, repeats in workloads:
       seconds = _measure(*workload(), repeats)
       for name, values in seconds.items():
         ratio = np.median(values) / np.median(seconds['fedavg'])

@@ -10,10 +10,10 @@ from tff_noise.program import flags
 def main(argv: list[str]) -> int:
   """Returns the exit status.
 
-  0 when all is done; 2 after one line on stderr about what to change; 130 after Ctrl-C (and 143 after
-  SIGTERM), from which the same command continues.
+  0 when all is done; 2 after one line on stderr about what to change; 130 after Ctrl-C (and 143
+  after SIGTERM), from which the same command continues.
   """
-  # Under `bazel run` the program starts in Bazel's own tree: paths are meant from where the user is.
+  # `bazel run` starts programs in its own tree; paths are meant from where the user stands.
   os.chdir(os.environ.get('BUILD_WORKING_DIRECTORY', '.'))
   try:
     values = flags.parse(argv)

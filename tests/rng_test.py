@@ -9,7 +9,7 @@ from absl.testing import parameterized
 
 from tff_noise import rng
 
-# The first one changed in each of its parts, and what a careless concatenation would confuse with it.
+# The first, changed in each of its parts, and what a careless concatenation would confuse with it.
 _STREAMS = (
     (0, 'a', 1, 2),
     (1, 'a', 1, 2),

@@ -76,8 +76,8 @@ class LocalTraining(NamedTuple):
     weight_decay: L2 coefficient added to the gradient.
   """
 
-  epochs: int = 2
-  batch_size: int = 20
-  learning_rate: float = 0.05
+  epochs: int = 5
+  batch_size: int = 32
+  learning_rate: float = 0.1
   momentum: float = 0.0
   weight_decay: float = 0.0

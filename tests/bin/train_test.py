@@ -147,7 +147,7 @@ class RunTest(absltest.TestCase):
         f'--root_dir={self.root}', *_SMALL, '--run_name=a', '--learning_rate=0.2'
     )
     self.assertEqual(status, 2)
-    self.assertIn('--learning_rate was 0.05, now 0.2', err)
+    self.assertIn('--learning_rate was 0.1, now 0.2', err)
     self.assertLen(err.splitlines(), 1)
 
   def test_corrupt_checkpoint_is_named_and_kept(self):

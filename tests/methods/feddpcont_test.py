@@ -11,7 +11,6 @@ from tests import toy
 from tff_noise import rng
 from tff_noise import types
 from tff_noise.federated import aggregation
-from tff_noise.federated import client_work
 from tff_noise.methods import fed_avg
 from tff_noise.methods import feddpcont
 from tff_noise.methods import method
@@ -87,9 +86,8 @@ class TrainingTest(federated_test_case.FederatedTestCase):
         toy.linear_model(), training=types.LocalTraining(epochs=1, batch_size=n, learning_rate=1.0)
     ).process
     prior = np.array([0.3, 0.7])
-    shares = []
+    shares, state = [], process.initialize()
     for _ in range(2):
-      state = process.initialize() if not shares else state
       state = feddpcont.set_label_prior(process, state, prior)
       state = process.set_model_weights(
           state, tff.learning.models.ModelWeights([np.zeros((2, 2), np.float32)], [])

@@ -236,7 +236,9 @@ def _finish(work, update, loss, steps, num_examples, local):
       [tf.reduce_all(tf.math.is_finite(t)) for t in [loss, *tf.nest.flatten(update)]]
   )
   # `where` and not a product: NaN * 0 is NaN.
-  keep = lambda t: tf.where(finite, t, tf.zeros_like(t))
+  def keep(t):
+    return tf.where(finite, t, tf.zeros_like(t))
+
   update = tf.nest.map_structure(keep, update)
   weight = keep(tf.cast(num_examples, tf.float32))
   sums = collections.OrderedDict(

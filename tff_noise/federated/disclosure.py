@@ -74,6 +74,6 @@ def check(computation: tff.Computation, fields: Sequence[uplink.UplinkField]) ->
   if undeclared or missing:
     raise UndeclaredUplinkError(
         'The computation and its uplink specification differ.'
-        + ''.join(f'\n  sent, not declared: {e.intrinsic} {e.type_spec}' for e in undeclared.elements())
-        + ''.join(f'\n  declared, not sent: {e.intrinsic} {e.type_spec}' for e in missing.elements())
+        + ''.join(f'\n  sent, not declared: {" ".join(e)}' for e in undeclared.elements())
+        + ''.join(f'\n  declared, not sent: {" ".join(e)}' for e in missing.elements())
     )

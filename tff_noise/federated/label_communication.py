@@ -1,7 +1,7 @@
 """Label communication: the one computation through which labels leave a client, as a sum of flips.
 
-Its client type is the finished, flipped histogram: that raw labels do not enter is a fact of the type
-signature. It is separate from training, so nothing can be added to it unseen.
+Its client type is the finished, flipped histogram: that raw labels do not enter is a fact of the
+type signature. It is separate from training, so nothing can be added to it unseen.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from tff_noise.federated import uplink
 def build_label_communication(
     num_classes: int, *, max_count: int, max_clients: int, private: bool
 ) -> tuple[tff.Computation, tuple[uplink.UplinkField, ...]]:
-  """Returns `({int64[K]}@CLIENTS -> int64[K]@SERVER)`, the secure sum of histograms, and its uplink.
+  """Returns `({int64[K]}@CLIENTS -> int64[K]@SERVER)`, a secure sum, and its uplink.
 
   Args:
     num_classes: K.

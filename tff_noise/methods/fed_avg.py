@@ -1,7 +1,7 @@
 """FedAvg: federated averaging (McMahan et al. 2017).
 
-`w_{t+1} = w_t + alpha_g * sum_c (n_c / n) (w_c - w_t)` over the round's clients, each after E epochs
-of local SGD on cross-entropy. With alpha_g = 1 it equals
+`w_{t+1} = w_t + alpha_g * sum_c (n_c / n) (w_c - w_t)` over the round's clients, each after E
+epochs of local SGD on cross-entropy. With alpha_g = 1 it equals
 `tff.learning.algorithms.build_weighted_fed_avg` on the same batches.
 """
 

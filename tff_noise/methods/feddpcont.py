@@ -4,13 +4,14 @@
    communication round", which with fresh flips would cost R * eps; the memoised report is asked for
    once). Each client flips its labels by K-ary randomised response; the histograms are summed
    securely; the server inverts the flips to p_hat.
-2. Training (algorithm 2): the local loss is `l(f(x), y) - beta * l(f(x), y')` with y' drawn from p_hat,
-   fresh for each example and epoch, as line 13 has it.
+2. Training (algorithm 2): the local loss is `l(f(x), y) - beta * l(f(x), y')` with y' drawn from
+   p_hat, fresh for each example and epoch, as line 13 has it.
 
-Where the paper errs or is silent: line 18 of algorithm 2 has the wrong sign and no weights, FedAvg as
-in section 3.1 is meant; at beta = 1 the literal loss is linear in the logits and unbounded below, so
-log-probabilities have a floor, as in the same authors' code for CORES and CAL; p_hat may be negative,
-see `estimator.estimate`; beta is constant 1 by default and may be warmed up and ramped.
+Where the paper errs or is silent: line 18 of algorithm 2 has the wrong sign and no weights, FedAvg
+as in section 3.1 is meant; at beta = 1 the literal loss is linear in the logits and unbounded
+below, so the contrastive term has a floor under its probability (the same authors' code for CORES
+and CAL adds 1e-8 inside the logarithm); p_hat may be negative, see `estimator.estimate`; beta is
+constant 1 by default and may be warmed up and ramped.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class FedDPContParams:
   """FedDPCont's own parameters.
 
   Attributes:
-    contrast: 'sampled', labels drawn from p_hat (the paper), or 'expected', the expectation over p_hat:
-      the same mean without sampling noise.
+    contrast: 'sampled', labels drawn from p_hat (the paper), or 'expected', the expectation over
+      p_hat: the same mean without sampling noise.
     weight: beta at full strength; 1 in the paper.
     warmup_rounds: Rounds of plain cross-entropy first (beta = 0).
     ramp_rounds: Rounds over which beta then rises linearly to `weight`.

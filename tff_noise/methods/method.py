@@ -68,9 +68,8 @@ class Stage(NamedTuple):
     rounds: Its length.
     round_process: What runs in each round.
     select: From the round number, 1 in the run's first round, to the ids of its clients.
-    enter: Run once before the stage's first round, from (federation, server state) to (server state,
-      records); None for nothing. What it learns goes into the program's state, so it is never run
-      twice.
+    enter: Run once before the stage's first round, from (federation, server state) to (server
+      state, records); None for nothing. What it learns is part of the program's state.
     records: Zeros in the shape and type of what `enter` records.
     initial_local: For a process with client state: from a client's examples to its first state.
     columns: From the round number to the method's own columns in `metrics.csv`.

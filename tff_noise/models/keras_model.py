@@ -6,7 +6,7 @@ from the broadcast weights and updated in place, and *all* weights, moving stati
 come back. Group norm and batch norm models take the same path.
 
 A Keras model that was built before but never called is invalidated when another is built inside
-a TFF computation (Keras 2.14 forgets the graph it belongs to); keep the `KerasModel`, not the model.
+a TFF computation (Keras 2.14 forgets the graph it belongs to): keep the `KerasModel` instead.
 """
 
 from collections.abc import Callable

@@ -20,9 +20,9 @@ def contrastive_cross_entropy(
 ) -> tf.Tensor:
   """FedDPCont, equation 2: `l(f(x), y) - beta * l(f(x), y')` with drawn labels y'.
 
-  Where y' has a probability below `floor`, its term is constant. Without that the loss at beta = 1 is
-  linear in the logits, `CE(y) - CE(y') = z_y' - z_y`: unbounded below, with a gradient that never
-  fades.
+  Where y' has a probability below `floor`, its term is constant. Without that the loss at beta = 1
+  is linear in the logits, `CE(y) - CE(y') = z_y' - z_y`: unbounded below, with a gradient that
+  never fades.
 
   Args:
     logits: float32 `[b, K]`.

@@ -1,7 +1,7 @@
 """The server's estimate of the label distribution from the summed, flipped histogram.
 
-FedDPCont, algorithm 1, line 9: p_hat = (T_DP^T)^-1 p_check. With a the keep probability and b that of
-each other label this is p_hat_k = (h_k / N - b) / (a - b). It sums to 1, is unbiased, and may be
+FedDPCont, algorithm 1, line 9: p_hat = (T_DP^T)^-1 p_check. With a the keep probability and b that
+of each other label this is p_hat_k = (h_k / N - b) / (a - b). It sums to 1, is unbiased, and may be
 negative: in a small federation, or for an absent class, about half the time.
 
 Everything here is post-processing of a differentially private output and costs no privacy.
@@ -23,7 +23,7 @@ class LabelEstimate(NamedTuple):
     prior: float64 `[K]` on the simplex, what clients draw contrastive labels from.
     raw: float64 `[K]`, the plain inverse p_hat; sums to 1, entries may be negative.
     standard_error: float64 `[K]`, of `raw`; 0 for 'none'. Projecting never increases the
-      distance to the truth, and shrinking is meant to decrease it, so it is on the safe side for both.
+      distance to the truth, and shrinking is meant to decrease it: on the safe side for both.
     signal: The share of the estimate that 'shrinkage' keeps, in [0, 1]; 1 for the others.
     informative: Whether the largest standard error is below 1 / K, the size of what is estimated.
       If not, the estimate says nothing, whatever the accuracy of the run.
@@ -72,11 +72,11 @@ def estimate(
 ) -> LabelEstimate:
   """Estimates the distribution of the clients' labels.
 
-  'inverse' is the paper's. A distribution to draw from cannot be negative and the paper does not say
-  what to do, so negative entries are cut to 0 and the rest is scaled to sum 1. 'projected' takes the
-  nearest distribution. 'shrinkage' moves the inverse towards uniform by its own signal-to-noise,
-  s = max(0, 1 - sum_k Var_k / sum_k (p_hat_k - 1/K)^2), the positive-part James-Stein factor, and
-  projects. 'none' takes the counts as they are.
+  'inverse' is the paper's. A distribution to draw from cannot be negative and the paper does not
+  say what to do, so negative entries are cut to 0 and the rest is scaled to sum 1. 'projected'
+  takes the nearest distribution. 'shrinkage' moves the inverse towards uniform by its own
+  signal-to-noise, s = max(0, 1 - sum_k Var_k / sum_k (p_hat_k - 1/K)^2), the positive-part
+  James-Stein factor, and projects. 'none' takes the counts as they are.
 
   Args:
     histogram: int `[K]`, summed over clients; flipped labels, unless `prior` is 'none'.
@@ -84,8 +84,8 @@ def estimate(
     mechanism: What flipped the labels; None with 'none' alone.
 
   Raises:
-    ValueError: If the histogram has a negative count or no counts at all, does not fit the mechanism,
-      or `prior` is unknown.
+    ValueError: If the histogram has a negative count or no counts at all or does not fit the
+      mechanism, or `prior` is unknown.
   """
   num_classes, total = len(histogram), int(np.sum(histogram))
   if np.min(histogram) < 0 or total == 0:

@@ -46,12 +46,12 @@ class Release(NamedTuple):
 
 
 _UPDATES = (
-    'The model updates are trained on the true local labels and carry no label-DP guarantee, so the '
-    'run as a whole has no finite label epsilon.'
+    'The model updates are trained on the true local labels and carry no label-DP guarantee, so '
+    'the run as a whole has no finite label epsilon.'
 )
 _LABEL_SHARING = (
-    'Theorem 1 of FedDPCont covers the label sharing only. With the contrastive loss, the bias of the '
-    "last layer gives a client's label histogram away."
+    'Theorem 1 of FedDPCont covers the label sharing only. With the contrastive loss, the bias of '
+    "the last layer gives a client's label histogram away."
 )
 _SIMULATION = (
     'This is a simulation: secure sums run as plain sums, which shows the data flow and not the '

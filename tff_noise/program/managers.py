@@ -29,8 +29,8 @@ class StateManager(tff.program.FileProgramStateManager):
     except Exception as error:
       reason = (str(error).splitlines() or [''])[0]
       raise types.UsageError(
-          f'checkpoint {path} cannot be read ({type(error).__name__}: {reason}). It was kept; move it '
-          'away to continue from the one before, or from the start if there is none'
+          f'checkpoint {path} cannot be read ({type(error).__name__}: {reason}). It was kept; move '
+          'it away to continue from the one before, or from the start if there is none'
       ) from error
 
 

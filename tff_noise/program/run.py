@@ -20,8 +20,8 @@ def run(config: run_config.RunConfig) -> int:
   """Runs or continues what `config` describes; returns the exit status.
 
   Raises:
-    types.UsageError: Where the configuration, the data or an existing run do not fit together. Up to
-      the creation of the run directory nothing is written.
+    types.UsageError: Where the configuration, the data or an existing run do not fit together.
+      Until all of it is checked, nothing is written.
   """
   directory = run_directory.locate(config.root_dir, config.name())
   if directory.exists:

@@ -111,7 +111,7 @@ class RunConfig:
       raise types.UsageError(f'--clients must be at least 2 for {self.partition}, got 1')
     if num_clients < 2 and self.method == 'feddpcont':
       raise types.UsageError(
-          '--clients must be at least 2 for feddpcont, got 1: a sum over one client shows its labels'
+          '--clients must be at least 2 for feddpcont, got 1: a sum over one client hides nothing'
       )
 
   def check_with_data(self, num_examples: int, num_classes: int) -> None:

@@ -71,7 +71,9 @@ def locate(root_dir: str, name: str) -> RunDirectory:
     with tempfile.TemporaryFile(dir=root):
       pass
   except OSError as error:
-    raise types.UsageError(f'--root_dir {root_dir} cannot be written to ({error.strerror})') from error
+    raise types.UsageError(
+        f'--root_dir {root_dir} cannot be written to ({error.strerror})'
+    ) from error
   return RunDirectory(os.path.join(root, name))
 
 

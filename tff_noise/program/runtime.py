@@ -1,8 +1,8 @@
 """The local runtime: TFF's C++ worker, under this process's own lifecycle.
 
 The stock runtime leaks its worker at exit, lets it inherit the pipe on stdout, and retries for ever
-when it dies. Here the worker is started once, is silent, is stopped on every way out, and is killed by
-the kernel if this process disappears.
+when it dies. Here the worker is started once, is silent, is stopped on every way out, and is killed
+by the kernel if this process disappears.
 
 Secure sums are replaced by plain ones before they run: a simulation shows the data flow, not the
 cryptography.
@@ -22,9 +22,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.backends.native import compiler as native_compiler
 from tensorflow_federated.python.core.backends.test import compiler as test_compiler
-from tensorflow_federated.python.core.environments.tensorflow_frontend import (
-    tensorflow_computation,
-)
+from tensorflow_federated.python.core.environments.tensorflow_frontend import tensorflow_computation
 
 _START_SECONDS = 60
 _STOP_SECONDS = 5

@@ -1,7 +1,7 @@
 """The training loop: the only one, for every method.
 
-It asks the schedule for the next round until there is none, and receives every effect (where state is
-saved, where metrics go), so it knows no paths. All that a resume needs is in `ProgramState`; all
+It asks the schedule for the next round until there is none, and receives every effect (where state
+is saved, where metrics go), so it knows no paths. All that a resume needs is in `ProgramState`; all
 randomness is a function of (seed, round, client). So a run that is killed and continued repeats the
 rounds since its last checkpoint and arrives at the same numbers.
 """

@@ -1,0 +1,357 @@
+"""Tests of K-ary randomised response against the numbers and test vector of its reference."""
+
+import decimal
+import fractions
+import hashlib
+import hmac
+import math
+import random
+
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+from scipy import stats
+
+from tff_noise import types
+from tff_noise.privacy import mechanism
+
+_W = 2**62
+_KEY = bytes(range(32))
+# ln 2.25, ln 3.25 and ln 24.75: the epsilons at which K = 10, 14, 100 keep a label with .2.
+_LN_225 = '0.81093021621632876396'
+_LN_325 = '1.1786549963416462053'
+_LN_2475 = '3.2088254890146993757'
+
+
+def _exact_epsilon(table):
+  """ln(A / B) in 80 digits."""
+  context = decimal.Context(prec=80)
+  return context.ln(context.divide(decimal.Decimal(table.keep), decimal.Decimal(table.other)))
+
+
+def _flip(labels, *, client=0, table=None, key=_KEY, ids=None):
+  return mechanism.flip_labels(
+      np.asarray(labels),
+      np.arange(len(labels)) if ids is None else np.asarray(ids),
+      client=client,
+      mechanism=table or mechanism.randomized_response('0.81', 10),
+      key=key,
+  )
+
+
+class TableTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('0.81', 10, 921651016806572908, 410003889068979444),
+      ('1.18', 14, 923330041677578110, 283719690519216138),
+      ('3.21', 100, 923204145197820127, 37257392658884523),
+  )
+  def test_integers_of_the_reference(self, epsilon, num_classes, keep, other):
+    table = mechanism.randomized_response(epsilon, num_classes)
+    self.assertEqual((table.keep, table.other), (keep, other))
+
+  @parameterized.parameters(
+      (10, '0.01', 0.1009036069, 0.09989959923),
+      (10, '0.81', 0.1998512069, 0.08890542145),
+      (10, _LN_225, 0.2, 0.0888888889),
+      (10, '1', 0.2319693167, 0.08533674259),
+      (10, '2', 0.4508530604, 0.06101632662),
+      (10, '4', 0.8584864498, 0.0157237278),
+      (14, '1.17', 0.1986187955, 0.06164470804),
+      (14, '1.18', 0.2002152874, 0.06152190097),
+      (14, _LN_325, 0.2, 0.0615384615),
+      (14, '4', 0.8076870448, 0.01479330425),
+      (100, '0.01', 0.01009948666, 0.009998995084),
+      (100, '3.21', 0.200187988, 0.008078909212),
+      (100, _LN_2475, 0.2, 0.0080808081),
+      (100, '4', 0.3554609871, 0.006510495079),
+  )
+  def test_probabilities_of_the_reference(self, num_classes, epsilon, keep, other):
+    table = mechanism.randomized_response(epsilon, num_classes)
+    # Ten digits are printed.
+    np.testing.assert_allclose(table.keep_probability, keep, rtol=1e-9)
+    np.testing.assert_allclose(table.other_probability, other, rtol=1e-8)
+
+  @parameterized.parameters((10, _LN_225), (14, _LN_325), (100, _LN_2475))
+  def test_actual_epsilon_of_the_papers_settings(self, num_classes, epsilon):
+    table = mechanism.randomized_response(epsilon, num_classes)
+    self.assertAlmostEqual(table.actual_epsilon, math.log((num_classes - 1) / 4), places=12)
+
+  def test_two_classes_are_warners_randomised_response(self):
+    table = mechanism.randomized_response('1', 2)
+    self.assertAlmostEqual(table.keep_probability, math.e / (math.e + 1))
+    self.assertEqual(table.keep + table.other, _W)
+
+  def test_integers_sum_to_the_whole_and_never_exceed_the_claim(self):
+    source = random.Random(0)
+    for _ in range(200):
+      num_classes = source.choice([2, 3, 10, 14, 100, 1000])
+      epsilon = f'{10 ** source.uniform(-9, 1.55):.8g}'
+      table = mechanism.randomized_response(epsilon, num_classes)
+      setting = f'K={num_classes} epsilon={epsilon}: {table}'
+      self.assertEqual(table.keep + (num_classes - 1) * table.other, _W, setting)
+      self.assertGreater(table.keep, table.other, setting)
+      self.assertGreater(table.other, 0, setting)
+      # In exact arithmetic, as this is the guarantee.
+      self.assertLessEqual(_exact_epsilon(table), decimal.Decimal(epsilon), setting)
+      # And not by giving it away: B is the smallest integer that keeps the claim.
+      tighter = table._replace(
+          keep=table.keep + num_classes - 1, other=table.other - 1
+      )
+      if tighter.other > 0:
+        self.assertGreater(_exact_epsilon(tighter), decimal.Decimal(epsilon), setting)
+
+  def test_reported_epsilon_is_that_of_the_integers(self):
+    for epsilon in ('0.001', '0.5', '0.81', '3.21', '20'):
+      table = mechanism.randomized_response(epsilon, 10)
+      # Of two logarithms of about 42: an error of 1e-14 is two units in their last place.
+      self.assertAlmostEqual(table.actual_epsilon, float(_exact_epsilon(table)), delta=2e-14)
+
+  @parameterized.parameters(' 0.81', '0.81 ', '8.1e-1', '+0.81', '.81', '0.810')
+  def test_other_spellings_of_a_number(self, epsilon):
+    table = mechanism.randomized_response(epsilon, 10)
+    self.assertEqual(table.keep, 921651016806572908)
+
+  def test_epsilon_keeps_digits_that_a_float_has_not(self):
+    plain = mechanism.randomized_response('0.81', 10)
+    more = mechanism.randomized_response('0.81000000000000003', 10)
+    self.assertEqual(float('0.81000000000000003'), 0.81)
+    self.assertGreater(more.keep, plain.keep)
+
+  def test_largest_epsilon_of_a_table(self):
+    # ln(2^62 - 9) = 42.97512519, where the weight of another label reaches 1. Just below it is
+    # between 1 and 2, rounded up.
+    self.assertEqual(mechanism.randomized_response('42.97512', 10).other, 2)
+    with self.assertRaises(types.UsageError):
+      mechanism.randomized_response('42.97513', 10)
+
+  def test_transition_matrix(self):
+    table = mechanism.randomized_response(_LN_225, 10)
+    matrix = table.transition_matrix()
+    np.testing.assert_allclose(np.diag(matrix), 0.2)
+    np.testing.assert_allclose(matrix[~np.eye(10, dtype=bool)], 0.8 / 9)
+    np.testing.assert_allclose(matrix.sum(axis=1), 1)
+
+
+class EpsilonErrorTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      '0', '-0', '0.0', '-1', '-1e-9', 'NaN', 'nan', 'sNaN', 'inf', '-inf', 'Infinity',
+      '0.81abc', 'abc', '', ' ', '0,81', '1/2', '0x1', '0.8.1',
+  )
+  def test_not_a_positive_number(self, epsilon):
+    with self.assertRaisesRegex(
+        types.UsageError, f'^epsilon must be a positive decimal number, got {epsilon!r}$'
+    ):
+      mechanism.randomized_response(epsilon, 10)
+
+  @parameterized.parameters('43', '50', '1e6', '1e999999', '9' * 100)
+  def test_so_large_that_another_label_has_no_weight(self, epsilon):
+    with self.assertRaisesRegex(
+        types.UsageError, f"epsilon must be at most 42.9.* for 10 classes, got '{epsilon}'"
+    ):
+      mechanism.randomized_response(epsilon, 10)
+
+  # For 2 and 4 classes, which divide 2^62, the weights would be equal; for 10, A below B.
+  @parameterized.product(epsilon=['1e-19', '1e-30', '1e-999999'], num_classes=[2, 4, 10])
+  def test_so_small_that_all_labels_are_equally_likely(self, epsilon, num_classes):
+    with self.assertRaisesRegex(types.UsageError, f"epsilon '{epsilon}' is too small"):
+      mechanism.randomized_response(epsilon, num_classes)
+
+  def test_beyond_the_range_of_decimals(self):
+    with self.assertRaisesRegex(types.UsageError, 'epsilon'):
+      mechanism.randomized_response('1e9999999999999999999999', 10)
+
+  @parameterized.parameters(1, 0, -3, True, False)
+  def test_too_few_classes(self, num_classes):
+    with self.assertRaisesRegex(
+        types.UsageError, f'needs at least 2 classes, got {num_classes}'
+    ):
+      mechanism.randomized_response('0.81', num_classes)
+
+
+class RespondTest(parameterized.TestCase):
+
+  def test_vector_of_the_reference(self):
+    table = mechanism.randomized_response('0.81', 10)
+    reports = []
+    for i in range(12):
+      digest = hmac.digest(_KEY, b'client-7|ex-%d|label|v1' % i, hashlib.sha256)
+      number = int.from_bytes(digest, 'big') >> (256 - 62)
+      reports.append(mechanism.respond(table, 3, number))
+    self.assertEqual(reports, [8, 5, 5, 1, 6, 4, 3, 3, 4, 7, 3, 3])
+
+  def test_edges_of_the_intervals(self):
+    table = mechanism.randomized_response('0.81', 10)
+    for label in range(10):
+      self.assertEqual(mechanism.respond(table, label, 0), label)
+      self.assertEqual(mechanism.respond(table, label, table.keep - 1), label)
+    self.assertEqual(mechanism.respond(table, 0, table.keep), 1)
+    self.assertEqual(mechanism.respond(table, 0, _W - 1), 9)
+    self.assertEqual(mechanism.respond(table, 9, _W - 1), 8)
+    self.assertEqual(mechanism.respond(table, 9, table.keep), 0)
+
+  @parameterized.parameters(2, 3, 10)
+  def test_every_other_label_has_one_interval_of_the_same_length(self, num_classes):
+    table = mechanism.randomized_response('1.5', num_classes)
+    for label in range(num_classes):
+      others = [k for k in range(num_classes) if k != label]
+      for j, other in enumerate(others):
+        start = table.keep + j * table.other
+        self.assertEqual(mechanism.respond(table, label, start), other)
+        self.assertEqual(mechanism.respond(table, label, start + table.other - 1), other)
+
+  def test_exact_distribution_of_a_small_table(self):
+    # All numbers of a table of 20 instead of 2^62.
+    table = mechanism.RandomizedResponse(4, 'ln 4', 8, 4)
+    for label in range(4):
+      counts = np.bincount([mechanism.respond(table, label, r) for r in range(20)], minlength=4)
+      self.assertEqual(counts.tolist(), [8 if k == label else 4 for k in range(4)])
+
+  def test_likelihood_ratio_is_bounded_by_the_claim_for_every_pair_and_report(self):
+    table = mechanism.randomized_response('0.81', 10)
+    weights = {True: table.keep, False: table.other}
+    worst = max(
+        fractions.Fraction(weights[report == y], weights[report == other])
+        for report in range(10) for y in range(10) for other in range(10)
+    )
+    bound = decimal.Context(prec=60).exp(decimal.Decimal('0.81'))
+    self.assertLessEqual(worst, fractions.Fraction(bound))
+
+
+class DrawTest(parameterized.TestCase):
+
+  def test_is_hmac_sha256_of_the_length_prefixed_parts(self):
+    message = b''.join(len(p).to_bytes(8, 'big') + p for p in (b'7', b'12', b'label'))
+    expected = int(hmac.new(_KEY, message, 'sha256').hexdigest(), 16) >> (256 - 62)
+    self.assertEqual(mechanism.draw(_KEY, 7, 12, 'label'), expected)
+
+  def test_pinned(self):
+    # Another value here is another report for every label of every published run.
+    self.assertEqual(mechanism.draw(_KEY, 0, 0, 'pin'), 519174442139697044)
+    self.assertEqual(_flip(np.arange(10)).tolist(), [2, 7, 6, 6, 9, 5, 7, 4, 8, 0])
+
+  def test_parts_that_concatenate_alike_draw_apart(self):
+    draws = [
+        mechanism.draw(_KEY, 1, 23, 'p'),
+        mechanism.draw(_KEY, 12, 3, 'p'),
+        mechanism.draw(_KEY, 1, 2, '3p'),
+        mechanism.draw(_KEY, 1, 23, 'p '),
+        mechanism.draw(_KEY, 1, 23, ''),
+        mechanism.draw(_KEY[:-1], 1, 23, 'p'),
+    ]
+    self.assertLen(set(draws), 6)
+
+  def test_message_keeps_its_parts_apart(self):
+    self.assertNotEqual(mechanism._message(b'a|b', b'c'), mechanism._message(b'a', b'b|c'))
+    self.assertNotEqual(mechanism._message(b'a', b''), mechanism._message(b'', b'a'))
+    self.assertNotEqual(mechanism._message(b'a', b''), mechanism._message(b'a'))
+
+  def test_numbers_are_uniform_over_62_bits(self):
+    numbers = np.array([mechanism.draw(_KEY, 3, i, 'p') / _W for i in range(20_000)])
+    self.assertBetween(numbers.min(), 0, 0.001)
+    self.assertBetween(numbers.max(), 0.999, 1 - 1e-12)
+    self.assertGreater(stats.kstest(numbers, 'uniform').pvalue, 1e-4)
+
+
+class FlipLabelsTest(parameterized.TestCase):
+
+  def test_asked_again_the_report_is_the_same(self):
+    labels = np.arange(100) % 10
+    np.testing.assert_array_equal(_flip(labels), _flip(labels))
+
+  def test_order_and_company_of_examples_are_irrelevant(self):
+    labels = np.arange(100) % 10
+    reports = _flip(labels)
+    order = np.random.default_rng(0).permutation(100)
+    np.testing.assert_array_equal(_flip(labels[order], ids=order), reports[order])
+    self.assertEqual(_flip(labels[37:38], ids=[37]).tolist(), [reports[37]])
+
+  def test_relabelled_example_uses_the_same_random_number(self):
+    # The memo is keyed by the example: an example whose number says "keep" keeps any label.
+    zeros, ones = _flip(np.zeros(500, int)), _flip(np.ones(500, int))
+    np.testing.assert_array_equal(zeros == 0, ones == 1)
+    # And one that says "class 5" says so for both.
+    np.testing.assert_array_equal(zeros[zeros > 1], ones[(zeros > 1)])
+
+  def test_client_key_epsilon_and_classes_change_the_draws(self):
+    labels = np.zeros(300, int)
+    base = _flip(labels)
+    others = {
+        'client': _flip(labels, client=1),
+        'key': _flip(labels, key=b'\x01' + _KEY[1:]),
+        'ids': _flip(labels, ids=np.arange(300) + 300),
+        # So near that with the same draws hardly any report would differ.
+        'epsilon': _flip(labels, table=mechanism.randomized_response('0.8100001', 10)),
+        'classes': _flip(labels, table=mechanism.randomized_response('0.81', 11)),
+    }
+    for name, reports in others.items():
+      # Independent reports agree with probability 1/9: 33 of 300, standard error 5.4.
+      self.assertLess((base == reports).sum(), 66, name)
+
+  def test_two_clients_with_equal_labels_agree_as_independent_ones_do(self):
+    # A shared seed would pass every test of the marginal distribution and agree everywhere.
+    table = mechanism.randomized_response(_LN_225, 10)
+    labels = np.arange(20_000) % 10
+    first, second = (_flip(labels, client=c, table=table) for c in (0, 1))
+    agreement = (first == second).mean()
+    a, b = table.keep_probability, table.other_probability
+    self.assertAlmostEqual(a**2 + 9 * b**2, 1 / 9)
+    # Standard error sqrt(1/9 * 8/9 / 20000) = .0022.
+    self.assertAlmostEqual(agreement, 1 / 9, delta=4 * 0.0022)
+
+  def test_reports_of_neighbouring_examples_are_independent(self):
+    reports = _flip(np.zeros(20_000, int))
+    table = np.histogram2d(reports[:-1], reports[1:], bins=np.arange(11) - 0.5)[0]
+    self.assertGreater(stats.chi2_contingency(table)[1], 1e-4)
+
+  @parameterized.parameters(('0.81', 10), ('1', 2), ('3', 3))
+  def test_reports_follow_the_transition_matrix(self, epsilon, num_classes):
+    table = mechanism.randomized_response(epsilon, num_classes)
+    n = 60_000 // num_classes
+    labels = np.repeat(np.arange(num_classes), n)
+    reports = _flip(labels, table=table)
+    edges = np.arange(num_classes + 1) - 0.5
+    counts = np.histogram2d(labels, reports, bins=edges)[0]
+    for row, expected in zip(counts, table.transition_matrix(), strict=True):
+      self.assertGreater(stats.chisquare(row, n * expected).pvalue, 1e-5)
+
+  def test_every_class_is_reported_also_where_the_client_has_only_one(self):
+    # Flips within the classes a client holds would tell which ones it holds.
+    self.assertEqual(set(_flip(np.full(500, 4)).tolist()), set(range(10)))
+
+  def test_empty_client(self):
+    reports = _flip(np.zeros(0, int))
+    self.assertEqual((reports.dtype, reports.shape), (np.int32, (0,)))
+
+  @parameterized.parameters(([0, 10],), ([-1, 3],), ([10**9, 0],))
+  def test_label_out_of_range_is_refused(self, labels):
+    with self.assertRaisesRegex(
+        ValueError,
+        f'client 3: labels must be in 0 to 9, found {min(labels)} to {max(labels)}',
+    ):
+      _flip(labels, client=3)
+
+  @parameterized.parameters(([4, 4],), ([4],), ([4, 5, 6],), ([],))
+  def test_duplicated_or_missing_ids_are_refused(self, ids):
+    with self.assertRaisesRegex(ValueError, 'client 3: needs one distinct id for each label'):
+      _flip([0, 1], ids=ids, client=3)
+
+  def test_more_ids_than_labels_is_refused_even_if_a_duplicate_makes_the_numbers_fit(self):
+    with self.assertRaises(ValueError):
+      _flip([0, 1], ids=[4, 4, 5])
+
+
+class HistogramTest(absltest.TestCase):
+
+  def test_counts_every_class(self):
+    counts = mechanism.histogram(np.array([2, 0, 2]), 4)
+    self.assertEqual(counts.tolist(), [1, 0, 2, 0])
+    self.assertEqual(counts.dtype, np.int64)
+
+  def test_no_labels(self):
+    self.assertEqual(mechanism.histogram(np.zeros(0, np.int32), 3).tolist(), [0, 0, 0])
+
+
+if __name__ == '__main__':
+  absltest.main()

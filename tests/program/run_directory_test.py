@@ -1,0 +1,277 @@
+"""Tests of the run directory."""
+
+import json
+import os
+import subprocess
+import sys
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tff_noise import types
+from tff_noise.program import run_directory
+
+# Holds the lock of the run argv[1] until its input ends.
+_HOLDER = """
+import sys
+from tff_noise.program import run_directory
+with run_directory.locked(run_directory.RunDirectory(sys.argv[1])):
+  print('locked', flush=True)
+  sys.stdin.read()
+"""
+
+
+class RunDirectoryTestCase(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.root = self.create_tempdir().full_path
+    self.run_ = run_directory.locate(self.root, 'run')
+
+  def make(self, **files):
+    """Creates the run with the given JSON files in it."""
+
+    def write(folder):
+      for name, content in files.items():
+        run_directory.write_json(os.path.join(folder, name + '.json'), content)
+
+    run_directory.create(self.run_, write)
+
+  def assert_one_line(self, error, pattern):
+    self.assertRegex(str(error), pattern)
+    self.assertNotIn('\n', str(error))
+
+
+class PathsTest(RunDirectoryTestCase):
+
+  def test_paths(self):
+    self.assertEqual(self.run_.path, os.path.join(self.root, 'run'))
+    self.assertEqual(self.run_.name, 'run')
+    self.assertEqual(self.run_.file('a.json'), os.path.join(self.root, 'run', 'a.json'))
+
+  def test_exists_once_it_was_created(self):
+    self.assertFalse(self.run_.exists)
+    self.make()
+    self.assertTrue(self.run_.exists)
+
+  def test_a_file_is_not_a_run(self):
+    with open(self.run_.path, 'w', encoding='utf-8'):
+      pass
+    self.assertFalse(self.run_.exists)
+
+
+class LocateTest(RunDirectoryTestCase):
+
+  def test_makes_the_root_and_its_parents_but_not_the_run(self):
+    root = os.path.join(self.root, 'a', 'b')
+    run = run_directory.locate(root, 'r')
+    self.assertEqual(os.listdir(root), [])
+    self.assertEqual(run.path, os.path.join(root, 'r'))
+
+  def test_path_stays_where_it_was_when_the_working_directory_changes(self):
+    self.addCleanup(os.chdir, os.getcwd())
+    os.chdir(self.root)
+    self.assertEqual(run_directory.locate('x', 'r').path, os.path.join(self.root, 'x', 'r'))
+
+  @parameterized.parameters('file', 'file/below')
+  def test_file_in_the_way(self, name):
+    with open(os.path.join(self.root, 'file'), 'w', encoding='utf-8'):
+      pass
+    root = os.path.join(self.root, name)
+    with self.assertRaises(types.UsageError) as caught:
+      run_directory.locate(root, 'r')
+    self.assert_one_line(caught.exception, rf'^--root_dir {root} cannot be written to \(\w.*\)$')
+
+  def test_root_that_takes_no_files(self):
+    # /proc refuses new files even to root, who ignores permissions.
+    if not os.path.isdir('/proc/self'):
+      self.skipTest('no /proc')
+    with self.assertRaisesRegex(types.UsageError, '^--root_dir /proc/self cannot be written to'):
+      run_directory.locate('/proc/self', 'r')
+
+
+class CreateTest(RunDirectoryTestCase):
+
+  def test_appears_complete_under_its_name(self):
+    seen = []
+
+    def write(folder):
+      seen.append(self.run_.exists)
+      self.assertEqual(os.path.dirname(folder), self.root)  # One file system: a rename suffices.
+      run_directory.write_json(os.path.join(folder, 'a.json'), 1)
+
+    run_directory.create(self.run_, write)
+    self.assertEqual(seen, [False])
+    self.assertEqual(os.listdir(self.root), ['run'])
+    self.assertEqual(run_directory.read_json(self.run_.file('a.json')), 1)
+
+  def test_others_may_read_it(self):
+    # mkdtemp's own mode would keep everybody else out.
+    self.make()
+    self.assertEqual(os.stat(self.run_.path).st_mode & 0o777, 0o755)
+
+  def test_write_that_fails_leaves_no_run(self):
+    def write(folder):
+      run_directory.write_json(os.path.join(folder, 'a.json'), 1)
+      raise KeyboardInterrupt
+
+    with self.assertRaises(KeyboardInterrupt):
+      run_directory.create(self.run_, write)
+    self.assertFalse(self.run_.exists)
+    # The next start succeeds and clears what is left.
+    self.make(b=2)
+    self.assertEqual(os.listdir(self.root), ['run'])
+    self.assertEqual(os.listdir(self.run_.path), ['b.json'])
+
+  def test_leftovers_of_killed_starts_are_removed(self):
+    for name in ('run.partial-abc', 'run.partial-xyz'):
+      os.makedirs(os.path.join(self.root, name, 'deep'))
+    self.make()
+    self.assertEqual(os.listdir(self.root), ['run'])
+
+  def test_other_runs_are_left_alone(self):
+    others = ('run2', 'run2.partial-abc', 'other.partial-abc', 'arun.partial-abc')
+    for name in others:
+      os.mkdir(os.path.join(self.root, name))
+    self.make()
+    self.assertEqual(sorted(os.listdir(self.root)), sorted((*others, 'run')))
+
+  def test_root_with_characters_of_patterns(self):
+    root = os.path.join(self.root, 'a[b]*?')
+    run = run_directory.locate(root, 'run')
+    os.mkdir(os.path.join(root, 'run.partial-abc'))
+    run_directory.create(run, lambda folder: None)
+    self.assertEqual(os.listdir(root), ['run'])
+
+
+class JsonTest(RunDirectoryTestCase):
+
+  def test_round_trip(self):
+    path = os.path.join(self.root, 'a.json')
+    content = {'a': [1, 2.5, None, True, 'é'], 'b': {}}
+    run_directory.write_json(path, content)
+    self.assertEqual(run_directory.read_json(path), content)
+    self.assertEqual(os.listdir(self.root), ['a.json'])
+
+  def test_key_order_is_kept_and_the_file_ends_with_a_line(self):
+    path = os.path.join(self.root, 'a.json')
+    run_directory.write_json(path, {'b': 1, 'a': 2})
+    with open(path, encoding='utf-8') as file:
+      self.assertEqual(file.read(), '{\n  "b": 1,\n  "a": 2\n}\n')
+
+  @parameterized.parameters(float('nan'), float('inf'), object())
+  def test_what_json_cannot_hold_leaves_the_old_file(self, value):
+    path = os.path.join(self.root, 'a.json')
+    run_directory.write_json(path, 'old')
+    with self.assertRaises((ValueError, TypeError)):
+      run_directory.write_json(path, {'a': value})
+    self.assertEqual(run_directory.read_json(path), 'old')
+
+  @parameterized.parameters(b'', b'{"a": 1', b'not json', b'\xff\xfe')
+  def test_damaged_file(self, content):
+    path = os.path.join(self.root, 'a.json')
+    with open(path, 'wb') as file:
+      file.write(content)
+    with self.assertRaises(types.UsageError) as caught:
+      run_directory.read_json(path)
+    self.assert_one_line(caught.exception, f'^{path} cannot be read ')
+
+  def test_missing_file(self):
+    path = os.path.join(self.root, 'none.json')
+    with self.assertRaises(types.UsageError) as caught:
+      run_directory.read_json(path)
+    self.assert_one_line(caught.exception, f'^{path} cannot be read .*No such file')
+
+
+class CheckSameRunTest(RunDirectoryTestCase):
+
+  def test_same_flags(self):
+    identity = {'seed': 0, 'param': ['a=1'], 'scene': None, 'rate': 0.1}
+    self.make(config={'flags': identity})
+    run_directory.check_same_run(self.run_, identity)
+
+  def test_changed_flags_are_named_with_both_values(self):
+    self.make(config={'flags': {'seed': 0, 'rounds': 5, 'rate': 0.1}})
+    with self.assertRaises(types.UsageError) as caught:
+      run_directory.check_same_run(self.run_, {'seed': 1, 'rounds': 5, 'rate': 0.2})
+    self.assert_one_line(
+        caught.exception,
+        '^run run was started with other flags: --seed was 0, now 1; --rate was 0.1, now 0.2. '
+        '.*--run_name$',
+    )
+    self.assertNotIn('--rounds', str(caught.exception))
+
+  def test_flag_that_the_run_did_not_know(self):
+    self.make(config={'flags': {'seed': 0}})
+    with self.assertRaisesRegex(types.UsageError, '--new was None, now 3'):
+      run_directory.check_same_run(self.run_, {'seed': 0, 'new': 3})
+
+  def test_folder_without_configuration(self):
+    self.make()
+    with self.assertRaisesRegex(types.UsageError, 'config.json cannot be read'):
+      run_directory.check_same_run(self.run_, {'seed': 0})
+
+  def test_configuration_without_flags(self):
+    self.make(config={})
+    with self.assertRaisesRegex(types.UsageError, '--seed was None, now 0'):
+      run_directory.check_same_run(self.run_, {'seed': 0})
+
+
+class LockTest(RunDirectoryTestCase):
+
+  def _start_holder(self):
+    environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(p for p in sys.path if p)}
+    holder = subprocess.Popen(
+        [sys.executable, '-c', _HOLDER, self.run_.path],
+        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )
+    self.addCleanup(holder.communicate)
+    self.addCleanup(holder.kill)
+    self.assertEqual(holder.stdout.readline(), 'locked\n')
+    return holder
+
+  def test_second_process_is_refused_until_the_first_ends(self):
+    self.make()
+    holder = self._start_holder()
+    with self.assertRaises(types.UsageError) as caught:
+      with run_directory.locked(self.run_):
+        self.fail('entered a locked run')
+    self.assert_one_line(caught.exception, '^run run is being written by another process$')
+    holder.communicate()
+    with run_directory.locked(self.run_):
+      pass
+
+  def test_lock_of_a_killed_process_is_gone(self):
+    self.make()
+    holder = self._start_holder()
+    holder.kill()
+    holder.wait()
+    with run_directory.locked(self.run_):
+      pass
+
+  def test_lock_is_free_after_the_context_even_if_it_fails(self):
+    self.make()
+    with self.assertRaises(KeyError):
+      with run_directory.locked(self.run_):
+        raise KeyError
+    self._start_holder()
+
+  def test_other_runs_are_not_locked(self):
+    self.make()
+    other = run_directory.locate(self.root, 'other')
+    run_directory.create(other, lambda folder: None)
+    self._start_holder()
+    with run_directory.locked(other):
+      pass
+
+  def test_lock_changes_nothing_else_in_the_run(self):
+    self.make(config={'flags': {}})
+    with run_directory.locked(self.run_):
+      pass
+    self.assertEqual(sorted(os.listdir(self.run_.path)), ['config.json', 'lock'])
+    self.assertEqual(json.dumps(run_directory.read_json(self.run_.file('config.json'))),
+                     '{"flags": {}}')
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,200 @@
+"""Tests of what a run is summed up to."""
+
+import os
+
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tff_noise.data import scene
+from tff_noise.privacy import ledger
+from tff_noise.program import run_directory
+from tff_noise.program import summary
+
+
+def _scene():
+  """Three clients; the second is noisy and has two of its four labels wrong."""
+  return scene.Scene(
+      client_of=np.array([0, 1, 1, 1, 1, 2, 2], np.int32),
+      noisy_label=np.array([0, 1, 1, 0, 0, 1, 0], np.int32),
+      clean_label=np.array([0, 1, 0, 0, 1, 1, 0], np.int32),
+      nominal_rate=np.array([0.0, 0.4, 0.25]),
+      is_noisy_client=np.array([False, True, True]),
+      notes=(),
+  )
+
+
+class SummaryTestCase(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    root = self.create_tempdir().full_path
+    self.run_ = run_directory.locate(root, 'run')
+    run_directory.create(self.run_, lambda folder: None)
+
+  def write(self, name, text):
+    with open(self.run_.file(name), 'w', encoding='utf-8') as file:
+      file.write(text)
+
+  def write_rounds(self, accuracies, *, rejected=0, seconds=None):
+    rows = [f'{i},train,{a},{rejected}' for i, a in enumerate(accuracies, 1)]
+    self.write('metrics.csv', '\n'.join(['round,stage,test_accuracy,rejected', *rows]) + '\n')
+    seconds = seconds or [1.0] * len(accuracies)
+    rows = [f'{i},{s}' for i, s in enumerate(seconds, 1)]
+    self.write('timing.csv', '\n'.join(['round,seconds', *rows]) + '\n')
+
+
+class SummarizeTest(SummaryTestCase):
+
+  def test_rounds_without_evaluation_are_left_out(self):
+    # Evaluated every third round: .5, .7, .6, and the last.
+    self.write_rounds(
+        ['nan', 'nan', 0.5, 'nan', 'nan', 0.7, 'nan', 'nan', 0.6, 0.4],
+        seconds=[10, 1, 1, 1, 1, 2, 1, 1, 2, 1],
+    )
+    result = summary.summarize(self.run_)
+    self.assertEqual((result['best_test_accuracy'], result['best_round']), (0.7, 6))
+    self.assertAlmostEqual(result['last10_test_accuracy'], (0.5 + 0.7 + 0.6 + 0.4) / 4)
+    self.assertEqual(result['final_test_accuracy'], 0.4)
+    self.assertEqual(result['rounds'], 10)
+    # The first round compiles; the median does not care, the sum does.
+    self.assertEqual((result['seconds_per_round'], result['seconds']), (1, 21))
+
+  def test_first_of_equal_bests(self):
+    self.write_rounds([0.1, 0.9, 0.3, 0.9, 0.9])
+    result = summary.summarize(self.run_)
+    self.assertEqual((result['best_test_accuracy'], result['best_round']), (0.9, 2))
+
+  def test_mean_is_over_the_last_ten_evaluations(self):
+    accuracies = [round(0.01 * i, 2) for i in range(1, 14)]
+    self.write_rounds(accuracies)
+    # Of .04 to .13.
+    self.assertAlmostEqual(summary.summarize(self.run_)['last10_test_accuracy'], 0.085)
+
+  def test_single_round(self):
+    self.write_rounds([0.25])
+    result = summary.summarize(self.run_)
+    self.assertEqual(
+        (result['best_round'], result['last10_test_accuracy'], result['final_test_accuracy']),
+        (1, 0.25, 0.25),
+    )
+
+  def test_rejected_updates_add_up(self):
+    self.write_rounds([0.1, 0.2, 0.3], rejected=2)
+    self.assertEqual(summary.summarize(self.run_)['rejected_updates'], 6)
+
+  def test_result_is_json(self):
+    self.write_rounds(['nan', 0.5])
+    run_directory.write_json(self.run_.file('summary.json'), summary.summarize(self.run_))
+
+
+class ReadRowsTest(SummaryTestCase):
+
+  def test_rows_by_column_as_text(self):
+    self.write('a.csv', 'round,stage\n1,"a, b"\n2,\n')
+    self.assertEqual(
+        summary.read_rows(self.run_.file('a.csv')),
+        [{'round': '1', 'stage': 'a, b'}, {'round': '2', 'stage': ''}],
+    )
+
+
+class ClientsTest(SummaryTestCase):
+
+  def test_one_row_a_client(self):
+    path = self.run_.file('clients.csv')
+    summary.write_clients(path, _scene(), np.array([3, 0, 7]))
+    with open(path, encoding='utf-8') as file:
+      self.assertEqual(
+          file.read().splitlines(),
+          [
+              'client,examples,nominal_noise_rate,realised_noise_rate,is_noisy,participations',
+              '0,1,0.0,0.0,0,3',
+              '1,4,0.4,0.5,1,0',
+              '2,2,0.25,0.0,1,7',
+          ],
+      )
+
+  def test_participations_must_be_of_the_same_clients(self):
+    with self.assertRaises(ValueError):
+      summary.write_clients(self.run_.file('clients.csv'), _scene(), np.array([1, 2]))
+
+  def test_description(self):
+    self.assertEqual(
+        summary.describe(_scene()),
+        {'clients': 3, 'noisy_clients': 2, 'label_noise_rate': 2 / 7},
+    )
+
+
+class TextTest(SummaryTestCase):
+
+  def _text(self, *, releases=None, **changes):
+    content = {
+        'rounds': 12,
+        'seconds_per_round': 1.234,
+        'best_test_accuracy': 0.91234,
+        'best_round': 8,
+        'last10_test_accuracy': 0.85,
+        'final_test_accuracy': 0.8,
+        'rejected_updates': 0,
+        **summary.describe(_scene()),
+        **changes,
+    }
+    releases = [ledger.model_updates(12)] if releases is None else releases
+    run_directory.write_json(self.run_.file('summary.json'), content)
+    run_directory.write_json(self.run_.file('privacy.json'), ledger.to_json(releases))
+    return summary.text(self.run_)
+
+  def _labels(self, **changes):
+    return {
+        'prior': 'shrinkage', 'epsilon': '0.81', 'num_labels': 1400, 'raw': [0.1] * 10,
+        'standard_error': [0.01, 0.072], 'signal': 0.66, 'informative': True, **changes,
+    }
+
+  def test_numbers_of_the_run(self):
+    text = self._text()
+    self.assertIn('Run run: 12 rounds, 1.23 s a round', text)
+    self.assertIn('best 0.9123 (round 8)', text)
+    self.assertIn('mean of the last 10 0.8500, final 0.8000', text)
+    self.assertIn('28.6% of the training labels are wrong, 2 of 3 clients are noisy', text)
+    self.assertIn(f'written to      {self.run_.path}', text)
+
+  def test_privacy_statement_is_there_in_full(self):
+    text = ' '.join(self._text().split())  # It is wrapped.
+    self.assertIn(ledger.statement([ledger.model_updates(12)]), text)
+    self.assertIn('whole run: no finite epsilon for the label of one example', text)
+
+  def test_finite_epsilon_is_printed(self):
+    release = ledger.model_updates(1)._replace(epsilon=0.81, status=ledger.Status.PROVED)
+    self.assertIn('whole run: epsilon 0.81 for the label of one', self._text(releases=[release]))
+
+  def test_warning_where_updates_were_rejected_only(self):
+    self.assertNotIn('WARNING', self._text())
+    self.assertRegex(self._text(rejected_updates=3), 'WARNING .*3 updates were not finite')
+
+  def test_informative_estimate(self):
+    text = self._text(label_communication=self._labels())
+    self.assertIn('epsilon 0.81 for each label; the estimate from 1400 labels is informative', text)
+    self.assertIn('largest standard error 0.072, a class has 0.100 on average', text)
+    self.assertIn('prior shrinkage keeps 66% of its signal', text)
+
+  def test_uninformative_estimate(self):
+    text = self._text(label_communication=self._labels(informative=False))
+    self.assertIn('NOT informative', text)
+
+  def test_unflipped_labels(self):
+    text = self._text(label_communication=self._labels(epsilon=None))
+    self.assertIn('unflipped histogram: no privacy', text)
+
+  def test_method_without_label_communication(self):
+    self.assertNotIn('label sharing', self._text())
+
+  @parameterized.parameters('summary.json', 'privacy.json')
+  def test_unfinished_run(self, name):
+    self._text()
+    os.remove(self.run_.file(name))
+    with self.assertRaisesRegex(ValueError, f'{name} cannot be read'):
+      summary.text(self.run_)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,16 @@
+#!/bin/bash
+# Prints the path of a Python that TensorFlow Federated has wheels for and that can make a virtual
+# environment. Asked by bazelw and by the repository rule.
+
+# A name on PATH may be a shim without a Python behind it, so each candidate is run. The last one is what
+# Debian installs, also where another python3 comes first on PATH.
+for python in python3.11 python3.10 python3 /usr/bin/python3; do
+  "$python" -c '
+import sys
+if sys.version_info[:2] not in [(3, 10), (3, 11)]:
+  sys.exit(1)
+import ensurepip, venv  # Debian keeps ensurepip in the package python3-venv.
+print(sys.executable)' 2>/dev/null && exit
+done
+echo "tff_noise needs Python 3.11 or 3.10 with venv (Debian: python3 python3-venv), or uv to bring one." >&2
+exit 2
