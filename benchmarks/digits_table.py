@@ -12,13 +12,14 @@ import os
 import sys
 
 import numpy as np
+from absl import app
 from absl import flags
 
-from tff_noise import types
 from tff_noise.program import flags as program_flags
 from tff_noise.program import run
 from tff_noise.program import run_directory
 
+_ROOT_DIR = flags.DEFINE_string('root_dir', 'runs', 'Folder of run directories.')
 _SEEDS = flags.DEFINE_list('seeds', ['0', '1', '2', '3', '4'], 'Seeds.')
 _EXTRA = flags.DEFINE_multi_string('flag', [], 'A flag for every run, such as --flag=--rounds=50.')
 
@@ -47,8 +48,8 @@ def _cell(values):
 
 def main(argv):
   """Runs what is missing and prints the table."""
-  values = program_flags.parse(argv)
-  root_dir, seeds = values.root_dir, [int(s) for s in _SEEDS.value]
+  del argv  # Unused.
+  root_dir, seeds = _ROOT_DIR.value, [int(s) for s in _SEEDS.value]
   print('| noise | method | best accuracy | last 10 | s a round |')
   print('| --- | --- | --- | --- | --- |')
   for noise in _NOISES:
@@ -65,12 +66,8 @@ def main(argv):
           f'| {noise} | {title} | {_cell(best)} | {_cell(last10)} | {np.median(seconds):.3f} |',
           flush=True,
       )
-  return 0
 
 
 if __name__ == '__main__':
   os.chdir(os.environ.get('BUILD_WORKING_DIRECTORY', '.'))
-  try:
-    sys.exit(main(sys.argv))
-  except types.UsageError as error:
-    sys.exit(f'digits_table: {error}')
+  app.run(main)

@@ -20,6 +20,7 @@ def _release(epsilon=0.81, status=ledger.Status.PROVED, **changes):
       times=1,
       accounting='memoised',
       status=status,
+      claim='Labels are flipped.',
   )._replace(**changes)
 
 
@@ -58,11 +59,9 @@ class StatementTest(absltest.TestCase):
     self.assertIn('simulation', statement)
     self.assertIn('protects nobody', statement)
 
-  def test_theorem_is_mentioned_where_labels_are_shared_under_it_only(self):
-    with_labels = ledger.statement([_release(), ledger.model_updates(1)])
-    self.assertIn('Theorem 1 of FedDPCont covers the label sharing only', with_labels)
-    self.assertIn('last layer', with_labels)
-    self.assertNotIn('Theorem', ledger.statement([ledger.model_updates(1)]))
+  def test_says_what_each_release_may_claim(self):
+    self.assertIn('Labels are flipped.', ledger.statement([_release(), ledger.model_updates(1)]))
+    self.assertNotIn('flipped', ledger.statement([ledger.model_updates(1)]).split('This is')[0])
 
   def test_is_one_paragraph(self):
     for releases in ([_release(), ledger.model_updates(1)], [ledger.model_updates(1)]):

@@ -104,8 +104,15 @@ class TableTest(parameterized.TestCase):
   def test_reported_epsilon_is_that_of_the_integers(self):
     for epsilon in ('0.001', '0.5', '0.81', '3.21', '20'):
       table = mechanism.randomized_response(epsilon, 10)
-      # Of two logarithms of about 42: an error of 1e-14 is two units in their last place.
-      self.assertAlmostEqual(table.actual_epsilon, float(_exact_epsilon(table)), delta=2e-14)
+      exact = float(_exact_epsilon(table))
+      self.assertAlmostEqual(table.actual_epsilon, exact, delta=2 * math.ulp(exact))
+
+  def test_reported_epsilon_is_never_above_the_claim(self):
+    draw = np.random.default_rng(0)
+    for _ in range(500):
+      epsilon = f'{draw.uniform(0.001, 10):.3f}'
+      table = mechanism.randomized_response(epsilon, int(draw.integers(2, 101)))
+      self.assertLessEqual(decimal.Decimal(table.actual_epsilon), decimal.Decimal(epsilon))
 
   @parameterized.parameters(' 0.81', '0.81 ', '8.1e-1', '+0.81', '.81', '0.810')
   def test_other_spellings_of_a_number(self, epsilon):
@@ -229,7 +236,7 @@ class DrawTest(parameterized.TestCase):
   def test_pinned(self):
     # Another value here is another report for every label of every published run.
     self.assertEqual(mechanism.draw(_KEY, 0, 0, 'pin'), 519174442139697044)
-    self.assertEqual(_flip(np.arange(10)).tolist(), [2, 7, 6, 6, 9, 5, 7, 4, 8, 0])
+    self.assertEqual(_flip(np.arange(10)).tolist(), [0, 1, 6, 9, 0, 4, 2, 2, 9, 4])
 
   def test_parts_that_concatenate_alike_draw_apart(self):
     draws = [
@@ -332,14 +339,27 @@ class FlipLabelsTest(parameterized.TestCase):
     ):
       _flip(labels, client=3)
 
-  @parameterized.parameters(([4, 4],), ([4],), ([4, 5, 6],), ([],))
+  @parameterized.parameters(([4, 4],), ([4],), ([4, 5, 6],), ([4, 4, 5],))
   def test_duplicated_or_missing_ids_are_refused(self, ids):
     with self.assertRaisesRegex(ValueError, 'client 3: needs one distinct id for each label'):
       _flip([0, 1], ids=ids, client=3)
 
-  def test_more_ids_than_labels_is_refused_even_if_a_duplicate_makes_the_numbers_fit(self):
-    with self.assertRaises(ValueError):
-      _flip([0, 1], ids=[4, 4, 5])
+  def test_labels_and_ids_must_be_whole(self):
+    with self.assertRaisesRegex(ValueError, 'must be integers'):
+      _flip([0.5, 1.7])
+    with self.assertRaisesRegex(ValueError, 'must be integers'):
+      _flip([0, 1], ids=[1.2, 1.7])
+
+  def test_spellings_of_one_epsilon_give_one_report(self):
+    reports = [
+        mechanism.flip_labels(
+            np.arange(10), np.arange(10), client=0, key=_KEY,
+            mechanism=mechanism.randomized_response(epsilon, 10),
+        ).tolist()
+        for epsilon in ('0.81', '0.810', '8.1e-1')
+    ]
+    self.assertEqual(reports[0], reports[1])
+    self.assertEqual(reports[0], reports[2])
 
 
 class HistogramTest(absltest.TestCase):

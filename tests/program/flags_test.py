@@ -7,20 +7,13 @@ import re
 import subprocess
 import sys
 
-from absl import flags as absl_flags
 from absl.testing import absltest
-from absl.testing import flagsaver
 from absl.testing import parameterized
 
 from tff_noise import types
 from tff_noise.methods import registry
 from tff_noise.program import flags
 from tff_noise.program import run_config
-
-# absl's own runner defines --help as well and refuses a second one; it gets its turn first.
-_HELP = absl_flags.FLAGS['help'] if 'help' in absl_flags.FLAGS else None
-if _HELP is not None:
-  delattr(absl_flags.FLAGS, 'help')
 
 _FIELDS = tuple(f.name for f in dataclasses.fields(run_config.RunConfig))
 
@@ -36,21 +29,7 @@ def _python(code):
   return done.stdout
 
 
-def setUpModule():
-  if _HELP is not None:
-    delattr(absl_flags.FLAGS, 'help')
-    absl_flags.FLAGS['help'] = _HELP
-
-
 class FlagsTestCase(parameterized.TestCase):
-  """absl's flags are global: each test starts from the defaults and leaves them behind."""
-
-  def setUp(self):
-    super().setUp()
-    self.values = flags.parse(['train'])
-    saved = flagsaver.save_flag_values(self.values)
-    self.addCleanup(flagsaver.restore_flag_values, saved, self.values)
-
   def config(self, *arguments):
     return flags.config_from(flags.parse(['train', *arguments]))
 
@@ -68,7 +47,7 @@ class DefaultsTest(FlagsTestCase):
     self.assertEqual(config.method, 'feddpcont')
     self.assertEqual(config.dataset, 'digits')
     for name in _FIELDS:
-      default = self.values[name].default
+      default = flags.parse(['train'])[name].default
       self.assertEqual(getattr(config, name), tuple(default) if name == 'param' else default)
 
 
@@ -154,7 +133,7 @@ class HelpTest(FlagsTestCase):
     for name in (*_FIELDS, 'help', 'list_methods'):
       with self.subTest(name):
         (line,) = [x for x in lines if x.split(' [')[0] == f'  --{name}']
-        default = self.values[name].default
+        default = flags.parse(['train'])[name].default
         if default not in (None, []):
           self.assertIn(str(default).lower(), line)
 

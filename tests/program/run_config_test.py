@@ -156,20 +156,24 @@ class CombinationTest(parameterized.TestCase):
 
   def test_single_client_cannot_share_labels(self):
     with self.assertRaisesRegex(
-        types.UsageError, '--clients must be at least 2 for feddpcont, got 1: .*shows its labels'
+        types.UsageError, 'feddpcont needs at least 2 clients, got 1.*--clients'
     ):
       _config(clients=1, clients_per_round=1, partition='iid')
+
+  def test_scene_of_a_single_client_may_run_fedavg(self):
+    # The partition that --scene replaces must not stand in its way.
+    _config(scene='scene.npz', method='fedavg', clients_per_round=1).check_clients(1)
 
   def test_single_client_may_run_fedavg(self):
     _config(clients=1, clients_per_round=1, partition='iid', method='fedavg')
 
   def test_number_of_clients_of_a_scene_is_checked_when_it_is_known(self):
     config = _config(scene='scene.npz', clients_per_round=30)
-    config.check_with_scene(30)
+    config.check_clients(30)
     with self.assertRaisesRegex(
         types.UsageError, 'clients_per_round must be at most the number of clients, 29, got 30'
     ):
-      config.check_with_scene(29)
+      config.check_clients(29)
 
   def test_more_clients_than_examples(self):
     config = _config(clients=101, clients_per_round=1)

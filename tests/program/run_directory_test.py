@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import threading
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -12,6 +14,17 @@ from tff_noise import types
 from tff_noise.program import run_directory
 
 # Holds the lock of the run argv[1] until its input ends.
+_CREATOR = """
+import os, sys
+from tff_noise.program import run_directory
+
+def write(folder):
+  print('writing', flush=True)
+  sys.stdin.readline()
+  open(os.path.join(folder, 'theirs'), 'w').close()
+
+run_directory.create(run_directory.locate(sys.argv[1], 'run'), write)
+"""
 _HOLDER = """
 import sys
 from tff_noise.program import run_directory
@@ -117,20 +130,40 @@ class CreateTest(RunDirectoryTestCase):
 
     with self.assertRaises(KeyboardInterrupt):
       run_directory.create(self.run_, write)
-    self.assertFalse(self.run_.exists)
-    # The next start succeeds and clears what is left.
+    self.assertEqual(os.listdir(self.root), [])
     self.make(b=2)
     self.assertEqual(os.listdir(self.root), ['run'])
     self.assertEqual(os.listdir(self.run_.path), ['b.json'])
 
+  def test_run_that_another_process_made_meanwhile_is_kept(self):
+    self.make(a=1)
+    run_directory.create(self.run_, lambda folder: self.fail('not needed'))
+    self.assertEqual(os.listdir(self.run_.path), ['a.json'])
+
+  def test_two_starts_at_once_make_one_run(self):
+    start = subprocess.Popen(
+        [sys.executable, '-c', _CREATOR, self.root],
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(p for p in sys.path if p)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )
+    self.addCleanup(start.communicate)
+    self.assertEqual(start.stdout.readline(), 'writing\n')
+
+    # The other process is in the middle of `write`; this one waits for it and then finds the run.
+    release = threading.Timer(0, lambda: (start.stdin.write('go\n'), start.stdin.flush()))
+    release.start()
+    run_directory.create(self.run_, lambda folder: None)
+    release.join()
+    self.assertEqual(os.listdir(self.run_.path), ['theirs'])
+
   def test_leftovers_of_killed_starts_are_removed(self):
-    for name in ('run.partial-abc', 'run.partial-xyz'):
+    for name in ('.run.partial-abc', '.run.partial-xyz'):
       os.makedirs(os.path.join(self.root, name, 'deep'))
     self.make()
     self.assertEqual(os.listdir(self.root), ['run'])
 
   def test_other_runs_are_left_alone(self):
-    others = ('run2', 'run2.partial-abc', 'other.partial-abc', 'arun.partial-abc')
+    others = ('run2', '.run2.partial-abc', 'run.partial-1', '.arun.partial-abc')
     for name in others:
       os.mkdir(os.path.join(self.root, name))
     self.make()
@@ -139,7 +172,7 @@ class CreateTest(RunDirectoryTestCase):
   def test_root_with_characters_of_patterns(self):
     root = os.path.join(self.root, 'a[b]*?')
     run = run_directory.locate(root, 'run')
-    os.mkdir(os.path.join(root, 'run.partial-abc'))
+    os.mkdir(os.path.join(root, '.run.partial-abc'))
     run_directory.create(run, lambda folder: None)
     self.assertEqual(os.listdir(root), ['run'])
 
@@ -196,7 +229,7 @@ class CheckSameRunTest(RunDirectoryTestCase):
       run_directory.check_same_run(self.run_, {'seed': 1, 'rounds': 5, 'rate': 0.2})
     self.assert_one_line(
         caught.exception,
-        '^run run was started with other flags: --seed was 0, now 1; --rate was 0.1, now 0.2. '
+        '^run run was started with other flags: --rate was 0.1, now 0.2; --seed was 0, now 1. '
         '.*--run_name$',
     )
     self.assertNotIn('--rounds', str(caught.exception))
@@ -212,8 +245,15 @@ class CheckSameRunTest(RunDirectoryTestCase):
       run_directory.check_same_run(self.run_, {'seed': 0})
 
   def test_configuration_without_flags(self):
-    self.make(config={})
-    with self.assertRaisesRegex(types.UsageError, '--seed was None, now 0'):
+    for config in ({}, [], {'flags': []}):
+      self.make(config=config)
+      with self.assertRaisesRegex(types.UsageError, 'config.json has no flags'):
+        run_directory.check_same_run(self.run_, {'seed': 0})
+      shutil.rmtree(self.run_.path)
+
+  def test_flag_that_is_gone(self):
+    self.make(config={'flags': {'seed': 0, 'old': 1}})
+    with self.assertRaisesRegex(types.UsageError, '--old was 1, now None'):
       run_directory.check_same_run(self.run_, {'seed': 0})
 
 
@@ -268,7 +308,7 @@ class LockTest(RunDirectoryTestCase):
     self.make(config={'flags': {}})
     with run_directory.locked(self.run_):
       pass
-    self.assertEqual(sorted(os.listdir(self.run_.path)), ['config.json', 'lock'])
+    self.assertEqual(sorted(os.listdir(self.run_.path)), ['config.json'])
     self.assertEqual(json.dumps(run_directory.read_json(self.run_.file('config.json'))),
                      '{"flags": {}}')
 

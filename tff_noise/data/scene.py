@@ -7,6 +7,7 @@ ground truth lives; federated computations never see it.
 
 import os
 import zipfile
+import zlib
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,12 @@ from tff_noise import rng
 from tff_noise import types
 from tff_noise.data import noise
 from tff_noise.data import partition
+
+# What NumPy, zip and zlib raise for a file that is damaged or of another kind.
+_DAMAGE = (
+    OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError,
+    zipfile.BadZipFile, zlib.error,
+)
 
 
 class SceneSpec(NamedTuple):
@@ -114,11 +121,41 @@ def load(path: str, dataset: types.Dataset) -> Scene:
       arrays = {name: file[name] for name in Scene._fields}
   except FileNotFoundError:
     raise types.UsageError(f'scene {path}: no such file') from None
-  except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-    raise types.UsageError(f'scene {path} cannot be read ({error})') from error
-  scene = Scene(**arrays)._replace(notes=tuple(map(str, arrays['notes'])))
+  except _DAMAGE as error:
+    reason = (str(error).splitlines() or [''])[0]
+    raise types.UsageError(
+        f'scene {path} cannot be read ({type(error).__name__}: {reason})'
+    ) from error
+  _check_arrays(arrays, path)
+  scene = Scene(
+      client_of=arrays['client_of'].astype(np.int32),
+      noisy_label=arrays['noisy_label'].astype(np.int32),
+      clean_label=arrays['clean_label'].astype(np.int32),
+      nominal_rate=arrays['nominal_rate'].astype(np.float64),
+      is_noisy_client=arrays['is_noisy_client'],
+      notes=tuple(map(str, arrays['notes'])),
+  )
   _check(scene, dataset, path)
   return scene
+
+
+def _check_arrays(arrays, path):
+  """Raises `UsageError` where an array is not of the documented kind."""
+  kinds = {
+      'client_of': 'i', 'noisy_label': 'i', 'clean_label': 'i', 'nominal_rate': 'f',
+      'is_noisy_client': 'b', 'notes': 'U',
+  }
+  for name, kind in kinds.items():
+    if arrays[name].ndim != 1 or arrays[name].dtype.kind != kind:
+      raise types.UsageError(
+          f'scene {path}: {name} must be a vector of kind {kind!r}, found '
+          f'{arrays[name].dtype} of shape {arrays[name].shape}'
+      )
+  rate = arrays['nominal_rate']
+  if not (np.isfinite(rate) & (rate >= 0) & (rate <= 1)).all():
+    raise types.UsageError(f'scene {path}: nominal_rate is not within 0 to 1')
+  if rate.shape != arrays['is_noisy_client'].shape:
+    raise types.UsageError(f'scene {path}: nominal_rate and is_noisy_client differ in length')
 
 
 def _check(scene, dataset, path):

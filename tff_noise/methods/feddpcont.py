@@ -256,6 +256,15 @@ def _label_release(mechanism, num_clients):
       times=1,
       accounting='one memoised report for each example, whatever its later label',
       status=ledger.Status.PROVED if private else ledger.Status.NONE,
+      claim=(
+          (
+              'Theorem 1 of FedDPCont covers the label sharing only.'
+              if private
+              else 'The label histogram was shared unflipped, without any privacy.'
+          )
+          + ' With the contrastive loss, the bias of the last layer gives the label histogram of a '
+          'client away.'
+      ),
   )
 
 

@@ -87,9 +87,12 @@ def estimate(
     ValueError: If the histogram has a negative count or no counts at all or does not fit the
       mechanism, or `prior` is unknown.
   """
-  num_classes, total = len(histogram), int(np.sum(histogram))
-  if np.min(histogram) < 0 or total == 0:
-    raise ValueError(f'expected non-negative counts with a positive sum, found {histogram}')
+  histogram = np.asarray(histogram)
+  if not np.issubdtype(histogram.dtype, np.integer) or (histogram < 0).any() or not histogram.sum():
+    raise ValueError(f'expected non-negative whole counts with a positive sum, found {histogram}')
+  if prior not in PRIORS:
+    raise ValueError(f'unknown prior {prior!r}, expected one of {", ".join(PRIORS)}')
+  num_classes, total = len(histogram), int(histogram.sum())
   if prior == 'none':
     exact = histogram / total
     return LabelEstimate(exact, exact, np.zeros(num_classes), 1.0, True, total)
@@ -104,12 +107,10 @@ def estimate(
     final = positive / positive.sum()
   elif prior == 'projected':
     final = project_simplex(raw)
-  elif prior == 'shrinkage':
+  else:
     spread = float(((raw - uniform) ** 2).sum())
     noise = float((error**2).sum())
     signal = max(0.0, 1 - noise / spread) if spread > 0 else 0.0
     final = project_simplex(uniform + signal * (raw - uniform))
-  else:
-    raise ValueError(f'unknown prior {prior!r}, expected one of {", ".join(PRIORS)}')
   informative = bool(error.max() < 1 / num_classes)
   return LabelEstimate(final, raw, error, signal, informative, total)

@@ -28,10 +28,11 @@ class Release(NamedTuple):
     aggregation: In what form.
     mechanism: What protects it.
     unit: What the epsilon is about.
-    epsilon: Its cost for one example; infinite where nothing is guaranteed.
+    epsilon: Its cost for one example, all repetitions included; infinite without a guarantee.
     times: How often it was made.
     accounting: How the repetitions add up.
     status: Whether the epsilon is proved.
+    claim: What may be said about it, in plain words.
   """
 
   name: str
@@ -43,16 +44,9 @@ class Release(NamedTuple):
   times: int
   accounting: str
   status: Status
+  claim: str
 
 
-_UPDATES = (
-    'The model updates are trained on the true local labels and carry no label-DP guarantee, so '
-    'the run as a whole has no finite label epsilon.'
-)
-_LABEL_SHARING = (
-    'Theorem 1 of FedDPCont covers the label sharing only. With the contrastive loss, the bias of '
-    "the last layer gives a client's label histogram away."
-)
 _SIMULATION = (
     'This is a simulation: secure sums run as plain sums, which shows the data flow and not the '
     'cryptography, and the flips are drawn from the seed, which protects nobody.'
@@ -71,6 +65,10 @@ def model_updates(rounds: int) -> Release:
       times=rounds,
       accounting='no finite epsilon',
       status=Status.NONE,
+      claim=(
+          'The model updates are trained on the true local labels and carry no label-DP guarantee, '
+          'so the run as a whole has no finite label epsilon.'
+      ),
   )
 
 
@@ -86,9 +84,7 @@ def total_epsilon(releases: Sequence[Release], unit: Unit) -> float:
 
 def statement(releases: Sequence[Release]) -> str:
   """Returns what the run may and may not claim, in plain words."""
-  shares_labels = any(r.status is Status.PROVED for r in releases)
-  parts = (_UPDATES, _LABEL_SHARING if shares_labels else '', _SIMULATION)
-  return ' '.join(part for part in parts if part)
+  return ' '.join([*(r.claim for r in releases), _SIMULATION])
 
 
 def to_json(releases: Sequence[Release]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import decimal
 import hashlib
 import hmac
 import math
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from tff_noise import types
 _BITS = 62
 # Enough for ln and exp of any epsilon the table accepts to be exact in all 62 bits.
 _CONTEXT = decimal.Context(prec=60)
+_POSITIVE = re.compile(r'\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?')
 
 
 class RandomizedResponse(NamedTuple):
@@ -57,8 +59,12 @@ class RandomizedResponse(NamedTuple):
 
   @property
   def actual_epsilon(self) -> float:
-    """ln(A / B), at most the claimed epsilon."""
-    return math.log(self.keep) - math.log(self.other)
+    """ln(A / B), rounded down; at most the claimed epsilon."""
+    exact = _CONTEXT.subtract(
+        _CONTEXT.ln(decimal.Decimal(self.keep)), _CONTEXT.ln(decimal.Decimal(self.other))
+    )
+    value = float(exact)
+    return value if decimal.Decimal(value) <= exact else math.nextafter(value, 0)
 
   def transition_matrix(self) -> np.ndarray:
     """T_DP, float64 `[K, K]`: row y is the distribution of the report of label y."""
@@ -78,20 +84,21 @@ def randomized_response(epsilon: str, num_classes: int) -> RandomizedResponse:
     types.UsageError: If epsilon is not a positive finite number, or so large that 62 bits cannot
       represent the probability of another label, or K is below 2.
   """
-  if isinstance(num_classes, bool) or num_classes < 2:
-    raise types.UsageError(f'randomised response needs at least 2 classes, got {num_classes}')
-  try:
-    value = decimal.Decimal(epsilon.strip())
-  except decimal.InvalidOperation:
-    value = decimal.Decimal('NaN')
-  if not value.is_finite() or value <= 0:
-    raise types.UsageError(f'epsilon must be a positive decimal number, got {epsilon!r}')
   total = 2**_BITS
+  if not isinstance(num_classes, (int, np.integer)) or not 2 <= num_classes < total:
+    raise types.UsageError(f'randomised response needs at least 2 classes, got {num_classes!r}')
+  num_classes = int(num_classes)
+  if not isinstance(epsilon, str) or not _POSITIVE.fullmatch(epsilon.strip()):
+    raise types.UsageError(f'epsilon must be a positive decimal number, got {epsilon!r}')
+  value = decimal.Decimal(epsilon.strip())
+  if value == 0:
+    raise types.UsageError(f'epsilon must be a positive decimal number, got {epsilon!r}')
   # Above this, B would be less than 1 and rounding it up would no longer be a small change.
   limit = _CONTEXT.ln(decimal.Decimal(total - (num_classes - 1)))
   if value > limit:
+    allowed = limit.quantize(decimal.Decimal('0.01'), decimal.ROUND_FLOOR)
     raise types.UsageError(
-        f'epsilon must be at most {float(limit):.4g} for {num_classes} classes, got {epsilon!r}'
+        f'epsilon must be at most {allowed} for {num_classes} classes, got {epsilon!r}'
     )
   weight = _CONTEXT.divide(
       decimal.Decimal(total), _CONTEXT.add(_CONTEXT.exp(value), decimal.Decimal(num_classes - 1))
@@ -147,17 +154,22 @@ def flip_labels(
     int32 `[n]`.
 
   Raises:
-    ValueError: If a label is out of range or an id occurs twice.
+    ValueError: If labels or ids are not integers, a label is out of range or an id occurs twice.
   """
-  labels = np.asarray(labels)
-  if len(labels) and (labels.min() < 0 or labels.max() >= mechanism.num_classes):
+  labels, example_ids = np.asarray(labels), np.asarray(example_ids)
+  if len(labels) == 0:
+    return np.zeros(0, np.int32)
+  if not all(np.issubdtype(a.dtype, np.integer) for a in (labels, example_ids)):
+    raise ValueError(f'client {client}: labels and ids must be integers')
+  if (labels.min() < 0 or labels.max() >= mechanism.num_classes):
     raise ValueError(
         f'client {client}: labels must be in 0 to {mechanism.num_classes - 1}, '
         f'found {labels.min()} to {labels.max()}'
     )
-  if len(np.unique(example_ids)) != len(labels):
+  if not len(np.unique(example_ids)) == len(example_ids) == len(labels):
     raise ValueError(f'client {client}: needs one distinct id for each label')
-  purpose = f'label report v1 K={mechanism.num_classes} eps={mechanism.epsilon}'
+  # The table, not the text of epsilon: '0.81' and '0.810' are one mechanism and one report.
+  purpose = f'label report v1 K={mechanism.num_classes} B={mechanism.other}'
   return np.array(
       [
           respond(mechanism, int(y), draw(key, client, int(i), purpose))
@@ -168,5 +180,5 @@ def flip_labels(
 
 
 def histogram(labels: np.ndarray, num_classes: int) -> np.ndarray:
-  """Returns int64 `[K]`, the count of each label."""
+  """Returns int64 `[K]`, the count of each label in `[0, num_classes)`."""
   return np.bincount(labels, minlength=num_classes).astype(np.int64)

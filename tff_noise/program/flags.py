@@ -3,6 +3,7 @@
 Imports no TensorFlow, so that `--help` and mistakes are answered at once.
 """
 
+import copy
 import dataclasses
 import textwrap
 from collections.abc import Sequence
@@ -13,11 +14,13 @@ from tff_noise import types
 from tff_noise.methods import registry
 from tff_noise.program import run_config
 
+# Not absl's global flags: a program that imports this module may have a --help of its own.
+_FLAGS = flags.FlagValues()
 _GROUPS: dict[str, list[str]] = {}
 
 
 def _define(group, define, name, default, text):
-  define(name, default, text)
+  define(name, default, text, flag_values=_FLAGS)
   _GROUPS.setdefault(group, []).append(name)
 
 
@@ -82,13 +85,14 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
   Raises:
     types.UsageError: For an unknown flag, a value of the wrong type or a stray argument.
   """
+  values = copy.deepcopy(_FLAGS)
   try:
-    rest = flags.FLAGS(list(argv))
+    rest = values(list(argv))
   except flags.Error as error:
     raise types.UsageError(' '.join(str(error).split())) from error
   if len(rest) > 1:
     raise types.UsageError(f'unexpected argument {rest[1]!r}; flags are written --name=value')
-  return flags.FLAGS
+  return values
 
 
 def config_from(values: flags.FlagValues) -> run_config.RunConfig:
@@ -118,7 +122,7 @@ def help_text() -> str:
   for group, names in _GROUPS.items():
     lines += ['', f'{group}:']
     for name in names:
-      flag = flags.FLAGS[name]
+      flag = _FLAGS[name]
       default = '' if flag.default in (None, []) else f' [{flag.default_as_str}]'
       lines.append(f'  --{name}{default}')
       lines += textwrap.wrap(flag.help, 92, initial_indent=' ' * 6, subsequent_indent=' ' * 6)

@@ -31,9 +31,10 @@ def run(config: run_config.RunConfig) -> int:
   dataset = sources.load(config.dataset)
   config.check_with_data(len(dataset.train_y), dataset.num_classes)
   scene = _scene(config, dataset, directory)
-  config.check_with_scene(len(scene.nominal_rate))
-  if not directory.exists:
-    run_directory.create(directory, lambda folder: _write_start(folder, config, scene))
+  config.check_clients(len(scene.nominal_rate))
+  run_directory.create(directory, lambda folder: _write_start(folder, config, scene))
+  # Again: another process may have made it meanwhile.
+  run_directory.check_same_run(directory, config.identity())
   with run_directory.locked(directory):
     if os.path.exists(directory.file('summary.json')):
       print(f'Run {directory.name} is complete; nothing is left to do.')

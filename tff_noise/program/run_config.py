@@ -88,7 +88,12 @@ class RunConfig:
     self._require('openset_q', 0 < self.openset_q < 1, 'in (0, 1), both ends excluded')
     self._require('seed', 0 <= self.seed < 2**63, 'in [0, 2**63)')
     if self.scene is None:
-      self._check_clients(self.clients)
+      self._require(
+          'clients',
+          self.clients >= 2 or not self.partition.startswith('openset'),
+          f'at least 2 for {self.partition}',
+      )
+      self.check_clients(self.clients)
     if self.run_name is not None:
       self._require(
           'run_name',
@@ -101,17 +106,16 @@ class RunConfig:
     if not holds:
       raise types.UsageError(f'--{name} must be {allowed}, got {getattr(self, name)}')
 
-  def _check_clients(self, num_clients):
+  def check_clients(self, num_clients: int) -> None:
+    """Raises `UsageError` if there are too few clients, drawn or of a loaded scene."""
     if self.clients_per_round > num_clients:
       raise types.UsageError(
           f'--clients_per_round must be at most the number of clients, {num_clients}, '
           f'got {self.clients_per_round}'
       )
-    if num_clients < 2 and self.partition.startswith('openset'):
-      raise types.UsageError(f'--clients must be at least 2 for {self.partition}, got 1')
     if num_clients < 2 and self.method == 'feddpcont':
       raise types.UsageError(
-          '--clients must be at least 2 for feddpcont, got 1: a sum over one client hides nothing'
+          'feddpcont needs at least 2 clients, got 1 (--clients): a sum over one hides nothing'
       )
 
   def check_with_data(self, num_examples: int, num_classes: int) -> None:
@@ -125,10 +129,6 @@ class RunConfig:
       mechanism.randomized_response(self.label_epsilon, num_classes)
     except types.UsageError as error:
       raise types.UsageError(f'--label_epsilon: {error}') from error
-
-  def check_with_scene(self, num_clients: int) -> None:
-    """Raises `UsageError` if a loaded scene has too few clients."""
-    self._check_clients(num_clients)
 
   def method_params(self):
     """Returns the parameters of the method, its own dataclass."""

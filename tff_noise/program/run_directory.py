@@ -74,26 +74,56 @@ def locate(root_dir: str, name: str) -> RunDirectory:
     raise types.UsageError(
         f'--root_dir {root_dir} cannot be written to ({error.strerror})'
     ) from error
-  return RunDirectory(os.path.join(root, name))
+  run = RunDirectory(os.path.join(root, name))
+  if os.path.lexists(run.path) and not run.exists:
+    raise types.UsageError(f'{run.path} is in the way: it is not a directory')
+  return run
 
 
 def create(run: RunDirectory, write: Callable[[str], None]) -> None:
-  """Makes the run directory with what `write(folder)` puts into it, in one step."""
-  for leftover in glob.glob(glob.escape(run.path) + '.partial-*'):
-    shutil.rmtree(leftover)
-  folder = tempfile.mkdtemp(prefix=run.name + '.partial-', dir=os.path.dirname(run.path))
-  os.chmod(folder, 0o755)
-  write(folder)
-  os.rename(folder, run.path)
+  """Makes the run directory with what `write(folder)` puts into it, in one step.
+
+  Does nothing if another process has made it meanwhile.
+  """
+  root = os.path.dirname(run.path)
+  # The dot keeps it apart from every run: their names cannot start with one.
+  prefix = f'.{run.name}.partial-'
+  with _flock(os.open(root, os.O_RDONLY), fcntl.LOCK_EX):
+    if run.exists:
+      return
+    # Whoever left these is dead: it would hold the lock.
+    for leftover in glob.glob(os.path.join(glob.escape(root), glob.escape(prefix) + '*')):
+      shutil.rmtree(leftover)
+    folder = tempfile.mkdtemp(prefix=prefix, dir=root)
+    try:
+      os.chmod(folder, 0o755)
+      write(folder)
+      os.rename(folder, run.path)
+    except BaseException:
+      shutil.rmtree(folder, ignore_errors=True)
+      raise
+
+
+@contextlib.contextmanager
+def _flock(descriptor, operation):
+  try:
+    fcntl.flock(descriptor, operation)
+    yield
+  finally:
+    os.close(descriptor)
 
 
 def check_same_run(run: RunDirectory, identity: dict[str, Any]) -> None:
   """Raises `UsageError` if the existing run was started with other flags, naming them."""
-  flags = read_json(run.file('config.json')).get('flags', {})
+  path = run.file('config.json')
+  content = read_json(path)
+  flags = content.get('flags') if isinstance(content, dict) else None
+  if not isinstance(flags, dict):
+    raise types.UsageError(f'{path} has no flags; is {run.path} a run?')
   changed = [
-      f'--{name} was {flags.get(name)}, now {value}'
-      for name, value in identity.items()
-      if flags.get(name) != value
+      f'--{name} was {flags.get(name)}, now {identity.get(name)}'
+      for name in sorted({*flags, *identity})
+      if flags.get(name) != identity.get(name)
   ]
   if changed:
     raise types.UsageError(
@@ -111,9 +141,9 @@ def locked(run: RunDirectory) -> Iterator[None]:
   Raises:
     types.UsageError: If another process holds it.
   """
-  with open(run.file('lock'), 'w', encoding='utf-8') as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      raise types.UsageError(f'run {run.name} is being written by another process') from None
-    yield
+  descriptor = os.open(run.path, os.O_RDONLY)
+  try:
+    with _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+      yield
+  except BlockingIOError:
+    raise types.UsageError(f'run {run.name} is being written by another process') from None

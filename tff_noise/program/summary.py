@@ -91,7 +91,7 @@ def text(run: run_directory.RunDirectory) -> str:
     )
   labels = summary.get('label_communication')
   if labels:
-    lines.append(_labels_line(labels))
+    lines += _label_lines(labels)
   for total in privacy['totals']:
     epsilon = total['epsilon']
     whole = 'no finite epsilon' if epsilon == 'inf' else f'epsilon {epsilon:.4g}'
@@ -105,14 +105,14 @@ def text(run: run_directory.RunDirectory) -> str:
   return '\n'.join(lines)
 
 
-def _labels_line(labels):
+def _label_lines(labels):
   if labels['epsilon'] is None:
-    return '  label sharing   unflipped histogram: no privacy (the upper bound of the paper)'
-  verdict = 'informative' if labels['informative'] else 'NOT informative, it is mostly noise'
-  return (
+    return ['  label sharing   unflipped histogram: no privacy (the upper bound of the paper)']
+  verdict = 'informative' if labels['informative'] else 'NOT informative'
+  return [
       f'  label sharing   epsilon {labels["epsilon"]} for each label; the estimate from '
-      f'{labels["num_labels"]} labels is {verdict}\n'
+      f'{labels["num_labels"]} labels is {verdict}',
       f'                  (largest standard error {max(labels["standard_error"]):.3f}, a class has '
-      f'{1 / len(labels["raw"]):.3f} on average); prior {labels["prior"]} keeps '
-      f'{labels["signal"]:.0%} of its signal'
-  )
+      f'{1 / len(labels["raw"]):.3f} on average)',
+      f'                  prior {labels["prior"]} keeps {labels["signal"]:.0%} of its signal',
+  ]
