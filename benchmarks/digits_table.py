@@ -12,7 +12,6 @@ import os
 import sys
 
 import numpy as np
-from absl import app
 from absl import flags
 
 from tff_noise.program import flags as program_flags
@@ -46,9 +45,8 @@ def _cell(values):
   return f'{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}'
 
 
-def main(argv):
+def main() -> None:
   """Runs what is missing and prints the table."""
-  del argv  # Unused.
   root_dir, seeds = _ROOT_DIR.value, [int(s) for s in _SEEDS.value]
   print('| noise | method | best accuracy | last 10 | s a round |')
   print('| --- | --- | --- | --- | --- |')
@@ -70,4 +68,6 @@ def main(argv):
 
 if __name__ == '__main__':
   os.chdir(os.environ.get('BUILD_WORKING_DIRECTORY', '.'))
-  app.run(main)
+  # Not absl's app.run: TensorFlow imported after it has started does not come up eager.
+  flags.FLAGS(sys.argv)
+  main()

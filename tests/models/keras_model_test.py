@@ -10,6 +10,7 @@ from tests import federated_test_case
 from tests import toy
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
+from tff_noise.program import run_config
 
 
 class FromKerasTest(parameterized.TestCase):
@@ -31,6 +32,10 @@ class FromKerasTest(parameterized.TestCase):
     self.assertEqual(features.shape, (3, 128))
     model = keras_model.from_keras(network)
     self.assertEqual(len(model.weights_type.non_trainable) > 0, norm == 'batch')
+
+  def test_command_line_knows_every_architecture(self):
+    # It lists them without loading TensorFlow.
+    self.assertEqual(tuple(architectures.MODELS), run_config.MODELS)
 
   def test_pixels_are_scaled_inside_the_model(self):
     network = architectures.mlp((2, 2, 1), 2, pixel_scale=1 / 16)

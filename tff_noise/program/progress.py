@@ -28,9 +28,9 @@ def bar(total_rounds: int) -> Iterator[Callable[[training.RoundResult], None]]:
       shown.set_postfix_str(
           f'accuracy {accuracy:.4f}, {result.seconds:.2f} s/round', refresh=False
       )
-      # A resumed run starts in the middle.
-      shown.initial = shown.initial or result.round_num - 1
-      shown.update(result.round_num - shown.n)
+      if shown.n == 0:
+        shown.initial = shown.n = result.round_num - 1  # A resumed run starts in the middle.
+      shown.update()
 
     yield update
 

@@ -63,6 +63,7 @@ def _write_start(folder, config, scene):
       os.path.join(folder, 'config.json'),
       {
           'flags': config.identity(),
+          'execution': config.execution(),
           'method_parameters': dataclasses.asdict(config.method_params()),
           'versions': {
               'python': sys.version.split()[0],

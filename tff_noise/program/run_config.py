@@ -153,6 +153,10 @@ class RunConfig:
     values = {k: v for k, v in dataclasses.asdict(self).items() if k not in EXECUTION_ONLY}
     return {**values, 'param': sorted(self.param)}
 
+  def execution(self) -> dict[str, object]:
+    """Returns the other flags: where a run lies and how it was first executed."""
+    return {k: v for k, v in dataclasses.asdict(self).items() if k in EXECUTION_ONLY}
+
   def name(self) -> str:
     """Returns `run_name`, or a name that is a function of `identity`."""
     if self.run_name is not None:
