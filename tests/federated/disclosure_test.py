@@ -17,7 +17,7 @@ _LOSS = tff.FederatedType(np.float32, tff.CLIENTS)
 
 def _field(intrinsic, type_spec):
   return uplink.UplinkField(
-      'field', type_spec, intrinsic, uplink.Disclosure.SUM, None, None, 'a test'
+      'field', type_spec, intrinsic, uplink.Disclosure.SUM, None, None, 'a test', 4
   )
 
 

@@ -37,8 +37,9 @@ class SummaryTestCase(parameterized.TestCase):
       file.write(text)
 
   def write_rounds(self, accuracies, *, rejected=0, seconds=None):
-    rows = [f'{i},train,{a},{rejected}' for i, a in enumerate(accuracies, 1)]
-    self.write('metrics.csv', '\n'.join(['round,stage,test_accuracy,rejected', *rows]) + '\n')
+    header = 'round,stage,test_accuracy,rejected,bytes_up,bytes_down'
+    rows = [f'{i},train,{a},{rejected},30,40' for i, a in enumerate(accuracies, 1)]
+    self.write('metrics.csv', '\n'.join([header, *rows]) + '\n')
     seconds = seconds or [1.0] * len(accuracies)
     rows = [f'{i},{s}' for i, s in enumerate(seconds, 1)]
     self.write('timing.csv', '\n'.join(['round,seconds', *rows]) + '\n')
@@ -78,6 +79,11 @@ class SummarizeTest(SummaryTestCase):
         (result['best_round'], result['last10_test_accuracy'], result['final_test_accuracy']),
         (1, 0.25, 0.25),
     )
+
+  def test_bytes_add_up(self):
+    self.write_rounds([0.1, 0.2, 0.3])
+    summarized = summary.summarize(self.run_)
+    self.assertEqual((summarized['bytes_up'], summarized['bytes_down']), (90, 120))
 
   def test_rejected_updates_add_up(self):
     self.write_rounds([0.1, 0.2, 0.3], rejected=2)

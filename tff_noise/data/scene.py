@@ -116,6 +116,17 @@ def load(path: str, dataset: types.Dataset) -> Scene:
   Raises:
     types.UsageError: If the file is missing, damaged, or belongs to other data.
   """
+  scene = read(path)
+  _check(scene, dataset, path)
+  return scene
+
+
+def read(path: str) -> Scene:
+  """Reads a scene that is consistent in itself, without the data set it belongs to.
+
+  Raises:
+    types.UsageError: If the file is missing or damaged.
+  """
   try:
     with np.load(path, allow_pickle=False) as file:
       arrays = {name: file[name] for name in Scene._fields}
@@ -127,7 +138,7 @@ def load(path: str, dataset: types.Dataset) -> Scene:
         f'scene {path} cannot be read ({type(error).__name__}: {reason})'
     ) from error
   _check_arrays(arrays, path)
-  scene = Scene(
+  return Scene(
       client_of=arrays['client_of'].astype(np.int32),
       noisy_label=arrays['noisy_label'].astype(np.int32),
       clean_label=arrays['clean_label'].astype(np.int32),
@@ -135,8 +146,6 @@ def load(path: str, dataset: types.Dataset) -> Scene:
       is_noisy_client=arrays['is_noisy_client'],
       notes=tuple(map(str, arrays['notes'])),
   )
-  _check(scene, dataset, path)
-  return scene
 
 
 def _check_arrays(arrays, path):
@@ -156,11 +165,16 @@ def _check_arrays(arrays, path):
     raise types.UsageError(f'scene {path}: nominal_rate is not within 0 to 1')
   if rate.shape != arrays['is_noisy_client'].shape:
     raise types.UsageError(f'scene {path}: nominal_rate and is_noisy_client differ in length')
+  if len({len(arrays[name]) for name in ('client_of', 'noisy_label', 'clean_label')}) != 1:
+    raise types.UsageError(f'scene {path}: its labels and clients differ in length')
+  owner = arrays['client_of']
+  if not len(owner) or owner.min() < 0 or owner.max() >= len(rate):
+    raise types.UsageError(f'scene {path}: client_of is not within 0 to {len(rate) - 1}')
 
 
 def _check(scene, dataset, path):
   """Raises `UsageError` where the scene and the data set do not fit together."""
-  n, num_clients = len(dataset.train_y), len(scene.nominal_rate)
+  n = len(dataset.train_y)
   for name in ('client_of', 'noisy_label', 'clean_label'):
     if getattr(scene, name).shape != (n,):
       raise types.UsageError(
@@ -173,8 +187,6 @@ def _check(scene, dataset, path):
         f'scene {path}: label {scene.noisy_label[bad[0]]} of example {bad[0]} is out of range, '
         f'{dataset.name} has labels 0 to {dataset.num_classes - 1}'
     )
-  if scene.client_of.min() < 0 or scene.client_of.max() >= num_clients:
-    raise types.UsageError(f'scene {path}: client_of is not within 0 to {num_clients - 1}')
   if not np.array_equal(scene.clean_label, dataset.train_y):
     raise types.UsageError(f'scene {path}: its clean labels are not those of {dataset.name}')
   if (scene.sizes == 0).any():

@@ -37,7 +37,14 @@ def weighted_mean() -> Aggregation:
 
   def plain(name, type_spec, reason, lower=None, upper=None):
     return uplink.UplinkField(
-        name, str(type_spec), _SUM, uplink.Disclosure.SUM, lower, upper, reason
+        name,
+        str(type_spec),
+        _SUM,
+        uplink.Disclosure.SUM,
+        lower,
+        upper,
+        reason,
+        uplink.num_bytes(type_spec),
     )
 
   return Aggregation(
@@ -72,7 +79,9 @@ def secure_weighted_mean(*, update_bound: float, max_examples: int) -> Aggregati
       ),
       update_fields=lambda update_type: (
           *_secure_fields('update', update_type, -bound, bound, _UPDATE_REASON),
-          *_secure_fields('update weight', 'float32', 0, max_examples, _WEIGHT_REASON),
+          *_secure_fields(
+              'update weight', tff.TensorType(np.float32), 0, max_examples, _WEIGHT_REASON
+          ),
       ),
       scalar=lambda s: _SecureSumFactory(s.dtype(s.lower).item(), s.dtype(s.upper).item()),
       scalar_fields=lambda s: _secure_fields(
@@ -113,13 +122,14 @@ class _SecureSumFactory(tff.aggregators.UnweightedAggregationFactory):
 
 def _secure_fields(name, type_spec, lower, upper, reason):
   """The two values that `secure_quantized_sum` sends for one structure."""
-  # Every number travels as an int64 in [0, 2**32).
+  # Every number, of 4 bytes before, travels as an int64 in [0, 2**32).
   sent = str(type_spec).replace('float32', 'int64').replace('int32', 'int64')
+  size = 2 * uplink.num_bytes(type_spec)
   shift = 'undoes the shift of the quantisation'
-  return tuple(
-      uplink.UplinkField(field, sent, _SECURE_SUM, uplink.Disclosure.SECURE_SUM, low, high, why)
-      for field, sent, low, high, why in (
-          (name, sent, lower, upper, reason),
-          (f'{name}: contributions', 'int32', 1, 1, shift),
-      )
+  secure = uplink.Disclosure.SECURE_SUM
+  return (
+      uplink.UplinkField(name, sent, _SECURE_SUM, secure, lower, upper, reason, size),
+      uplink.UplinkField(
+          f'{name}: contributions', 'int32', _SECURE_SUM, secure, 1, 1, shift, num_bytes=4
+      ),
   )

@@ -65,10 +65,17 @@ class RoundProcess(NamedTuple):
   Attributes:
     process: What runs.
     fields: Every value that leaves a client in a round, checked against the compiled `next`.
+    broadcast_bytes: Size of what each client of a round receives.
   """
 
   process: tff.learning.templates.LearningProcess | StatefulProcess
   fields: tuple[uplink.UplinkField, ...]
+  broadcast_bytes: int
+
+  @property
+  def uplink_bytes(self) -> int:
+    """Size of what each client of a round sends."""
+    return sum(field.num_bytes for field in self.fields)
 
 
 def build_round_process(
@@ -200,7 +207,7 @@ def build_round_process(
     process = StatefulProcess(
         initialize, next_fn, get_model_weights, get_hparams, set_hparams, local_type
     )
-  return RoundProcess(process, fields)
+  return RoundProcess(process, fields, uplink.num_bytes(make_broadcast.type_signature.result))
 
 
 def _metrics(sums, scalar_sums, aggregator_measurements):

@@ -52,6 +52,7 @@ def build_label_communication(
           lower=0,
           upper=2**bitwidth - 1,
           reason='the distribution that contrastive labels are drawn from',
+          num_bytes=uplink.num_bytes(histogram_type),
       ),
   )
   disclosure.check(label_communication, fields)

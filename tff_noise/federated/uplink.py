@@ -9,6 +9,9 @@ computation and refuses whatever is not declared, metrics included.
 import enum
 from typing import Any, NamedTuple
 
+import numpy as np
+import tensorflow_federated as tff
+
 
 class Disclosure(enum.Enum):
   """Who can see a client's own contribution to a field.
@@ -37,6 +40,7 @@ class UplinkField(NamedTuple):
     lower: Smallest value a client may contribute to any entry; None if unbounded.
     upper: Largest, likewise.
     reason: Why the method needs it.
+    num_bytes: Size of one client's contribution.
   """
 
   name: str
@@ -46,6 +50,7 @@ class UplinkField(NamedTuple):
   lower: float | None
   upper: float | None
   reason: str
+  num_bytes: int
 
 
 class UplinkSum(NamedTuple):
@@ -80,6 +85,13 @@ class ClientOutput(NamedTuple):
   weight: Any
   sums: Any
   local: Any
+
+
+def num_bytes(type_spec: tff.Type) -> int:
+  """Returns the size of a value of an unplaced type without sequences or unknown dimensions."""
+  if isinstance(type_spec, tff.TensorType):
+    return int(np.prod(type_spec.shape, dtype=np.int64)) * np.dtype(type_spec.dtype).itemsize
+  return sum(num_bytes(part) for part in type_spec)
 
 
 def to_json(fields: tuple[UplinkField, ...]) -> list[dict[str, Any]]:

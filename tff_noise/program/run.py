@@ -1,9 +1,7 @@
 """One run from its configuration to its summary: checks, prepares, trains, reports."""
 
-import contextlib
 import dataclasses
 import os
-import signal
 import sys
 
 from tff_noise import types
@@ -11,6 +9,8 @@ from tff_noise.data import scene as scene_lib
 from tff_noise.data import sources
 from tff_noise.methods import registry
 from tff_noise.privacy import ledger
+from tff_noise.program import child
+from tff_noise.program import code_version
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
 from tff_noise.program import summary
@@ -64,6 +64,7 @@ def _write_start(folder, config, scene):
       {
           'flags': config.identity(),
           'execution': config.execution(),
+          'code': code_version.digest(),
           'method_parameters': dataclasses.asdict(config.method_params()),
           'versions': {
               'python': sys.version.split()[0],
@@ -72,21 +73,6 @@ def _write_start(folder, config, scene):
       },
   )
   scene_lib.save(scene, os.path.join(folder, 'scene.npz'))
-
-
-@contextlib.contextmanager
-def _terminable():
-  """Makes SIGTERM unwind the program like Ctrl-C does, so that the worker is stopped."""
-
-  def stop(signum, frame):
-    del frame  # Unused.
-    raise SystemExit(128 + signum)
-
-  previous = signal.signal(signal.SIGTERM, stop)
-  try:
-    yield
-  finally:
-    signal.signal(signal.SIGTERM, previous)
 
 
 def _train(config, dataset, scene, directory):
@@ -106,7 +92,7 @@ def _train(config, dataset, scene, directory):
   from tff_noise.program import training
 
   federation = scene_lib.federation(dataset, scene, config.seed)
-  with _terminable(), runtime.local(config.max_concurrent_clients):
+  with child.terminable(), runtime.local(config.max_concurrent_clients):
     task = task_lib.build(config, dataset, federation)
     schedule = registry.METHODS[config.method].build(task, config.method_params())
     run_directory.write_json(directory.file('uplink.json'), uplink.to_json(schedule.fields))
@@ -138,9 +124,16 @@ def _train(config, dataset, scene, directory):
           'seed': config.seed,
           **summary.summarize(directory),
           **summary.describe(scene),
+          'setup_bytes_up': _setup_bytes(schedule) * len(federation.clients),
           **schedule.summary(state.records),
       },
   )
+
+
+def _setup_bytes(schedule):
+  """What each client sends once, outside the rounds."""
+  in_rounds = {field for stage in schedule.stages for field in stage.round_process.fields}
+  return sum(field.num_bytes for field in schedule.fields if field not in in_rounds)
 
 
 def _print_summary(directory):

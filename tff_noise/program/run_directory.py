@@ -37,13 +37,17 @@ class RunDirectory(NamedTuple):
     return os.path.isdir(self.path)
 
 
-def write_json(path: str, content: Any) -> None:
-  """Writes `content` to `path`, whole or not at all."""
+def write_text(path: str, text: str) -> None:
+  """Writes `text` to `path`, whole or not at all."""
   temporary = path + '.partial'
   with open(temporary, 'w', encoding='utf-8') as file:
-    json.dump(content, file, indent=2, allow_nan=False)
-    file.write('\n')
+    file.write(text)
   os.replace(temporary, path)
+
+
+def write_json(path: str, content: Any) -> None:
+  """Writes `content` to `path`, whole or not at all."""
+  write_text(path, json.dumps(content, indent=2, allow_nan=False) + '\n')
 
 
 def read_json(path: str) -> Any:

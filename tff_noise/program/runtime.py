@@ -12,7 +12,6 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
@@ -24,24 +23,15 @@ from tensorflow_federated.python.core.backends.native import compiler as native_
 from tensorflow_federated.python.core.backends.test import compiler as test_compiler
 from tensorflow_federated.python.core.environments.tensorflow_frontend import tensorflow_computation
 
+from tff_noise.program import child
+
 _START_SECONDS = 60
-_STOP_SECONDS = 5
 _MAX_MESSAGE_BYTES = 2 * 1000**3
 _CHANNEL_OPTIONS = (
     ('grpc.max_message_length', _MAX_MESSAGE_BYTES),
     ('grpc.max_receive_message_length', _MAX_MESSAGE_BYTES),
     ('grpc.max_send_message_length', _MAX_MESSAGE_BYTES),
 )
-
-# Runs in the child before it becomes the worker: asks the kernel (PR_SET_PDEATHSIG = 1) for SIGKILL
-# when the parent is gone, even by SIGKILL. Not as a preexec_fn: gRPC's threads may hold locks.
-_DIE_WITH_PARENT = """
-import ctypes, os, sys
-parent = int(sys.argv[1])
-ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() == parent:
-  os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 class WorkerError(RuntimeError):
@@ -70,7 +60,7 @@ def local(max_concurrent_clients: int) -> Iterator[None]:
     with tff.framework.get_context_stack().install(context):
       yield
   finally:
-    _stop(process)
+    child.stop(process)
 
 
 def _start(port, max_concurrent_clients):
@@ -80,23 +70,12 @@ def _start(port, max_concurrent_clients):
       f'--port={port}',
       f'--max_concurrent_computation_calls={max_concurrent_clients}',
   ]
-  return subprocess.Popen(
-      [sys.executable, '-S', '-c', _DIE_WITH_PARENT, str(os.getpid()), *worker],
+  return child.start(
+      worker,
       stdin=subprocess.DEVNULL,
       stdout=subprocess.DEVNULL,
       stderr=subprocess.DEVNULL,
-      # A Ctrl-C in the terminal is for this process, which then stops the worker.
-      start_new_session=True,
   )
-
-
-def _stop(process):
-  process.terminate()
-  try:
-    process.wait(_STOP_SECONDS)
-  except subprocess.TimeoutExpired:
-    process.kill()
-    process.wait()
 
 
 def _wait_until_ready(process, port):

@@ -40,6 +40,8 @@ def summarize(run: run_directory.RunDirectory) -> dict[str, Any]:
       'final_test_accuracy': evaluated[-1][1],
       'rounds': len(rows),
       'rejected_updates': sum(int(r['rejected']) for r in rows),
+      'bytes_up': sum(int(r['bytes_up']) for r in rows),
+      'bytes_down': sum(int(r['bytes_down']) for r in rows),
       'seconds_per_round': float(np.median(seconds)),
       'seconds': float(np.sum(seconds)),
   }

@@ -164,13 +164,16 @@ async def run_schedule(
     test = {'accuracy': np.nan, 'loss': np.nan}
     if done % eval_every == 0 or last:
       test = evaluate(stage.round_process.process.get_model_weights(state.server))
+    clients = len(stage.select(done))
     metrics = {
         'stage': stage.name,
         'test_accuracy': float(test['accuracy']),
         'test_loss': float(test['loss']),
         'train_loss': float(train['loss']),
-        'clients': len(stage.select(done)),
+        'clients': clients,
         'rejected': int(train['rejected']),
+        'bytes_up': clients * stage.round_process.uplink_bytes,
+        'bytes_down': clients * stage.round_process.broadcast_bytes,
         **stage.columns(done),
     }
     # Metrics first: a state that is saved has all its rows, and a row without its state is

@@ -1,0 +1,168 @@
+"""Compares methods over settings and seeds: `bazel run //bin:compare -- --grid=FILE`."""
+
+import hashlib
+import math
+import os
+import sys
+import textwrap
+import time
+
+from absl import flags
+
+from tff_noise import types
+from tff_noise.compare import grid as grid_lib
+from tff_noise.compare import runner
+from tff_noise.compare import tables
+from tff_noise.program import child
+from tff_noise.program import run_directory
+
+_FLAGS = flags.FlagValues()
+_HELP = 'Every other flag is one of bin/train, such as --rounds=50, and holds for all runs.'
+
+for _define, _name, _default, _text in (
+    (flags.DEFINE_string, 'grid', None,
+     'A grid file, such as configs/grids/feddpcont_table2.yaml.'),
+    (flags.DEFINE_string, 'scale', 'reduced', 'Which scale of the grid file: full or reduced.'),
+    (flags.DEFINE_list, 'methods', ['fedavg', 'feddpcont'],
+     'Without a grid file: methods, each NAME or NAME:flag=value:flag=value.'),
+    (flags.DEFINE_multi_string, 'vary', [],
+     'Without a grid file: flag=value,value; settings are all combinations.'),
+    (flags.DEFINE_list, 'seeds', None, 'Seeds; by default those of the grid file, or 0,1,2.'),
+    (flags.DEFINE_string, 'metric', 'best_test_accuracy',
+     'Without a grid file: best_test_accuracy or last10_test_accuracy.'),
+    (flags.DEFINE_string, 'baseline', None, 'What differences are taken against.'),
+    (flags.DEFINE_string, 'root_dir', 'runs', 'Folder of run directories.'),
+    (flags.DEFINE_string, 'out_dir', None, 'Where tables go; by default ROOT_DIR/compare/NAME.'),
+    (flags.DEFINE_integer, 'jobs', 1, 'Runs at the same time.'),
+    (flags.DEFINE_boolean, 'run', True, '--norun: only tabulate what is there.'),
+    (flags.DEFINE_boolean, 'mixed_code', False, 'Tabulate runs made by different code.'),
+    (flags.DEFINE_boolean, 'help', False, 'Show this help, and stop.'),
+):
+  _define(_name, _default, _text, flag_values=_FLAGS)
+
+
+def main(argv: list[str]) -> int:
+  """Returns 0 if every available cell has a result, 1 if some have none, 2 after a mistake."""
+  os.chdir(os.environ.get('BUILD_WORKING_DIRECTORY', '.'))
+  try:
+    try:
+      rest = _FLAGS(argv, known_only=True)[1:]
+    except flags.Error as error:
+      raise types.UsageError(' '.join(str(error).split())) from error
+    if _FLAGS.help:
+      print(_help_text())
+      return 0
+    return _compare(rest)
+  except types.UsageError as error:
+    print(f'compare: {error}', file=sys.stderr)
+    return 2
+  except KeyboardInterrupt:
+    print('compare: interrupted; the same command continues the grid', file=sys.stderr)
+    return 130
+
+
+def _help_text():
+  lines = ['Runs a grid of methods, settings and seeds, and tabulates it.', _HELP, '']
+  for name in sorted(_FLAGS):
+    flag = _FLAGS[name]
+    if flag.module == _FLAGS['grid'].module:
+      lines.append(f'  --{name} [{flag.default_as_str}]')
+      lines += textwrap.wrap(flag.help, 92, initial_indent=' ' * 6, subsequent_indent=' ' * 6)
+  return '\n'.join(lines)
+
+
+def _compare(extra):
+  if _FLAGS.jobs < 1:
+    raise types.UsageError(f'--jobs must be at least 1, got {_FLAGS.jobs}')
+  stray = [text for text in extra if not text.startswith('--')]
+  if stray:
+    raise types.UsageError(f'unexpected argument {stray[0]!r}; flags are written --name=value')
+  grid, name = _grid(extra)
+  out = run_directory.locate(
+      _FLAGS.out_dir or os.path.join(_FLAGS.root_dir, 'compare'), '' if _FLAGS.out_dir else name
+  )
+  os.makedirs(out.path, exist_ok=True)
+  failed = []
+  if _FLAGS.run:
+    with child.terminable():
+      failed = _run(grid, out)
+  results = tables.collect(grid, mixed_code=_FLAGS.mixed_code)
+  markdown = tables.to_markdown(grid, results)
+  for file, text in (
+      ('table.md', markdown),
+      ('table.tex', tables.to_latex(grid, results)),
+      ('table.csv', tables.to_csv(grid, results)),
+  ):
+    run_directory.write_text(out.file(file), text)
+  print(markdown)
+  for outcome in failed:
+    print(
+        f'compare: {_title(outcome.cell)} failed with status {outcome.status}: '
+        f'{outcome.message} (all of it: {outcome.log})',
+        file=sys.stderr,
+    )
+  print(f'written to {out.path}', file=sys.stderr)
+  return 1 if any(r.problem and not r.cell.lacking for r in results) else 0
+
+
+def _grid(extra):
+  seeds = None
+  if _FLAGS.seeds is not None:
+    try:
+      seeds = [int(s) for s in _FLAGS.seeds]
+    except ValueError:
+      raise types.UsageError(f'--seeds must be whole numbers, got {_FLAGS.seeds}') from None
+  if _FLAGS.grid is not None:
+    ignored = [f'--{n}' for n in ('methods', 'vary', 'metric', 'baseline') if _FLAGS[n].present]
+    if ignored:
+      raise types.UsageError(f'{", ".join(ignored)} cannot be given with --grid, which fixes them')
+    grid = grid_lib.load(_FLAGS.grid, _FLAGS.scale, seeds, extra, _FLAGS.root_dir)
+    return grid, f'{os.path.splitext(os.path.basename(_FLAGS.grid))[0]}_{_FLAGS.scale}'
+  grid = grid_lib.from_flags(
+      _FLAGS.methods,
+      _FLAGS.vary,
+      [0, 1, 2] if seeds is None else seeds,
+      extra,
+      _FLAGS.root_dir,
+      metric=_FLAGS.metric,
+      baseline=_FLAGS.baseline,
+  )
+  names = sorted(cell.config.name() for cell in grid.cells if cell.config is not None)
+  return grid, 'flags_' + hashlib.sha256('\n'.join(names).encode()).hexdigest()[:8]
+
+
+def _run(grid, out):
+  """Runs what is not finished; returns the outcomes that failed."""
+  available = [cell for cell in grid.cells if cell.config is not None]
+  left = [cell for cell in available if not runner.is_finished(cell)]
+  print(
+      f'{grid.title}: {len(available)} runs, {len(available) - len(left)} of them finished, '
+      f'{len(grid.cells) - len(available)} not available',
+      file=sys.stderr,
+  )
+  started, done = time.monotonic(), 0
+
+  def on_outcome(outcome):
+    nonlocal done
+    done += 1
+    minutes = (time.monotonic() - started) / done * (len(left) - done) / 60
+    state = 'done' if outcome.status == 0 else f'FAILED: {outcome.message}'
+    print(
+        f'[{done}/{len(left)}] {_title(outcome.cell)}: {state} ({outcome.seconds:.0f} s); '
+        f'about {math.ceil(minutes)} min left',
+        file=sys.stderr,
+        flush=True,
+    )
+
+  outcomes = runner.run_cells(
+      left, jobs=_FLAGS.jobs, log_dir=out.file('logs'), on_outcome=on_outcome
+  )
+  return [outcome for outcome in outcomes if outcome.status != 0]
+
+
+def _title(cell):
+  return f'{cell.method}, {cell.setting}, seed {cell.seed}'
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv))

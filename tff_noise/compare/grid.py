@@ -1,0 +1,287 @@
+"""A grid of runs: methods x settings x seeds, from a file or from flags.
+
+Cells of one seed and setting are paired by construction: the scene, the initial weights and each
+round's cohort are functions of the seed and the setting, not of the method.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import yaml
+
+from tff_noise import types
+from tff_noise.compare import planned
+from tff_noise.program import flags as program_flags
+from tff_noise.program import run_config
+
+METRICS = ('best_test_accuracy', 'last10_test_accuracy')
+_KEYS = ('title', 'source', 'metric', 'baseline', 'scales', 'settings', 'methods', 'published')
+# What the grid itself decides, or what would put two cells under one name.
+_RESERVED = ('run_name', 'root_dir', 'seed', 'resume')
+
+
+class Cell(NamedTuple):
+  """One run of the grid.
+
+  Attributes:
+    method: Name of its row.
+    setting: Name of its column.
+    seed: Its seed.
+    arguments: The flags of `bin/train`, as on its command line.
+    config: What they resolve to; None where something is lacking.
+    lacking: What this version does not have yet, such as 'method fedcorr'; '' where nothing is.
+  """
+
+  method: str
+  setting: str
+  seed: int
+  arguments: tuple[str, ...]
+  config: run_config.RunConfig | None
+  lacking: str
+
+
+class Grid(NamedTuple):
+  """What is compared.
+
+  Attributes:
+    title: Heading of the tables.
+    source: Where published numbers come from; '' without any.
+    metric: The number that is compared, one of `METRICS`.
+    baseline: The method that paired differences are taken against.
+    methods: Rows, in order.
+    settings: Columns, in order.
+    seeds: Seeds, in order.
+    cells: All runs.
+    published: From (method, setting) to (mean, standard deviation or None), in percent.
+  """
+
+  title: str
+  source: str
+  metric: str
+  baseline: str
+  methods: tuple[str, ...]
+  settings: tuple[str, ...]
+  seeds: tuple[int, ...]
+  cells: tuple[Cell, ...]
+  published: Mapping[tuple[str, str], tuple[float, float | None]]
+
+
+class _Part(NamedTuple):
+  """A row or a column: its name and its flags."""
+
+  name: str
+  flags: Mapping[str, Any]
+
+
+def load(
+    path: str, scale: str, seeds: Sequence[int] | None, extra: Sequence[str], root_dir: str
+) -> Grid:
+  """Reads a grid file.
+
+  Args:
+    path: The file, YAML.
+    scale: A key of its `scales`.
+    seeds: Instead of the file's, if given.
+    extra: Flags of `bin/train` for every cell; they win over the file's.
+    root_dir: Where the runs lie.
+
+  Raises:
+    types.UsageError: If the file cannot be read, or is not a grid; names what is wrong.
+  """
+  try:
+    with open(path, encoding='utf-8') as file:
+      content = yaml.safe_load(file)
+  except OSError as error:
+    raise types.UsageError(f'grid {path} cannot be read ({error.strerror})') from error
+  except (yaml.YAMLError, UnicodeDecodeError) as error:
+    reason = ' '.join(str(error).split())
+    raise types.UsageError(f'grid {path} is not YAML ({reason})') from error
+  try:
+    return _from_content(content, scale, seeds, extra, root_dir)
+  except types.UsageError as error:
+    raise types.UsageError(f'grid {path}: {error}') from error
+
+
+def from_flags(
+    methods: Sequence[str],
+    vary: Sequence[str],
+    seeds: Sequence[int],
+    extra: Sequence[str],
+    root_dir: str,
+    *,
+    metric: str,
+    baseline: str | None,
+) -> Grid:
+  """Makes a grid from the command line.
+
+  Args:
+    methods: Each `NAME` or `NAME:flag=value:flag=value`, such as 'feddpcont:label_prior=none'.
+    vary: Each `flag=value,value`; settings are all combinations.
+    seeds: Seeds.
+    extra: Flags of `bin/train` for every cell.
+    root_dir: Where the runs lie.
+    metric: One of `METRICS`.
+    baseline: A method as written in `methods`; the first if None.
+
+  Raises:
+    types.UsageError: If a part is not of that form.
+  """
+  rows = []
+  for text in methods:
+    name, *assignments = text.split(':')
+    rows.append({'name': text, 'flags': {'method': name, **dict(map(_assignment, assignments))}})
+  choices = []
+  for text in vary:
+    name, values = _assignment(text)
+    choices.append([(name, value) for value in values.split(',')])
+  settings = [
+      {'name': ', '.join(f'{n}={v}' for n, v in chosen) or 'all', 'flags': dict(chosen)}
+      for chosen in itertools.product(*choices)
+  ]
+  content = {
+      'title': 'Comparison',
+      'source': '',
+      'metric': metric,
+      'baseline': baseline or methods[0],
+      'scales': {'flags': {'seeds': list(seeds), 'flags': {}}},
+      'settings': settings,
+      'methods': rows,
+      'published': {},
+  }
+  return _from_content(content, 'flags', None, extra, root_dir)
+
+
+def _assignment(text):
+  name, separator, value = text.partition('=')
+  if not separator or not name:
+    raise types.UsageError(f'expected flag=value, got {text!r}')
+  return name, value
+
+
+def _from_content(content, scale, seeds, extra, root_dir):
+  """Builds the grid from what a file says."""
+  _require(isinstance(content, dict), 'expected keys ' + ', '.join(_KEYS))
+  unknown = sorted(set(content) - set(_KEYS))
+  _require(not unknown, f'unknown key {", ".join(map(str, unknown))}; known: {", ".join(_KEYS)}')
+  missing = [key for key in _KEYS if key not in content]
+  _require(not missing, f'no {", ".join(missing)}')
+  _require(content['metric'] in METRICS, f'metric must be one of {", ".join(METRICS)}')
+  scales = content['scales']
+  _require(isinstance(scales, dict) and scales, 'scales must name at least one scale')
+  _require(scale in scales, f'no scale {scale!r}; it has: {", ".join(scales)}')
+  chosen = scales[scale]
+  seeds = tuple(chosen.get('seeds', ()) if seeds is None else seeds)
+  _require(
+      bool(seeds) and all(isinstance(s, int) and s >= 0 for s in seeds),
+      f'seeds must be whole numbers, at least one, got {list(seeds)}',
+  )
+  _require(len(set(seeds)) == len(seeds), f'a seed is given twice: {list(seeds)}')
+  methods, settings = _parts(content, 'methods'), _parts(content, 'settings')
+  names, columns = [p.name for p in methods], [p.name for p in settings]
+  _require(
+      content['baseline'] in names,
+      f'baseline {content["baseline"]!r} is no method of it; methods: {", ".join(names)}',
+  )
+  cells = tuple(
+      _cell(method, setting, seed, chosen.get('flags') or {}, extra, root_dir)
+      for setting in settings
+      for method in methods
+      for seed in seeds
+  )
+  _check_names(cells)
+  return Grid(
+      title=str(content['title']),
+      source=str(content['source'] or ''),
+      metric=content['metric'],
+      baseline=content['baseline'],
+      methods=tuple(names),
+      settings=tuple(columns),
+      seeds=seeds,
+      cells=cells,
+      published=_published(content['published'] or {}, names, columns),
+  )
+
+
+def _require(holds, message):
+  if not holds:
+    raise types.UsageError(message)
+
+
+def _parts(content, key):
+  parts = content[key]
+  _require(isinstance(parts, list) and parts, f'{key} must be a list of name and flags')
+  for part in parts:
+    _require(
+        isinstance(part, dict)
+        and set(part) == {'name', 'flags'}
+        and isinstance(part['flags'], dict),
+        f'{key}: expected name and flags, got {part!r}',
+    )
+  names = [str(part['name']) for part in parts]
+  doubled = sorted({name for name in names if names.count(name) > 1})
+  _require(not doubled, f'{key}: {", ".join(doubled)} is given twice')
+  return tuple(_Part(str(part['name']), part['flags']) for part in parts)
+
+
+def _published(published, methods, settings):
+  numbers = {}
+  for method, row in published.items():
+    _require(method in methods, f'published: no method {method!r}')
+    for setting, value in row.items():
+      _require(setting in settings, f'published: {method} has no setting {setting!r}')
+      _require(
+          isinstance(value, list) and len(value) in (1, 2),
+          f'published: {method}, {setting} must be [mean] or [mean, sd], got {value!r}',
+      )
+      numbers[method, setting] = (value[0], value[1] if len(value) == 2 else None)
+  return numbers
+
+
+def _cell(method, setting, seed, common, extra, root_dir):
+  chosen = {**common, **setting.flags, **method.flags}
+  reserved = [name for name in _RESERVED if name in chosen]
+  _require(not reserved, f'--{", --".join(reserved)} cannot be set in a grid')
+  arguments = (*_arguments(chosen), *extra, f'--seed={seed}', f'--root_dir={root_dir}')
+  lacking = _lacking(chosen)
+  if lacking:
+    return Cell(method.name, setting.name, seed, arguments, None, lacking)
+  try:
+    config = program_flags.config_from(program_flags.parse(['train', *arguments]))
+  except types.UsageError as error:
+    raise types.UsageError(f'{method.name}, {setting.name}: {error}') from error
+  return Cell(method.name, setting.name, seed, arguments, config, '')
+
+
+def _arguments(chosen):
+  for name, value in chosen.items():
+    if isinstance(value, bool):
+      value = str(value).lower()
+    for one in value if isinstance(value, list) else [value]:
+      yield f'--{name}={one}'
+
+
+def _lacking(chosen):
+  """Says what a cell needs that is planned and not there; '' where all is there, or a mistake."""
+  for name, values in planned.VALUES.items():
+    if chosen.get(name) in values:
+      return f'{name} {chosen[name]}'
+  for name in chosen:
+    if name in planned.FLAGS:
+      return f'--{name}'
+  return ''
+
+
+def _check_names(cells):
+  """Refuses two cells that would be one run."""
+  seen = {}
+  for cell in cells:
+    if cell.config is None:
+      continue
+    name = cell.config.name()
+    other = seen.setdefault(name, cell)
+    _require(
+        other is cell,
+        f'"{other.method}, {other.setting}" and "{cell.method}, {cell.setting}" are the same run, '
+        f'{name}: give them different flags',
+    )

@@ -1,0 +1,63 @@
+"""Child processes that do not outlive this one, however it ends."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+# Runs in the child before it becomes the command: asks the kernel (PR_SET_PDEATHSIG = 1) for
+# SIGKILL when the parent is gone, however it went. Not as a preexec_fn: threads may hold locks.
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+parent = int(sys.argv[1])
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() == parent:
+  os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+_STOP_SECONDS = 5
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+  """Makes SIGTERM unwind this program like Ctrl-C does, so that its children are stopped."""
+
+  def unwind(signum, frame):
+    del frame  # Unused.
+    raise SystemExit(128 + signum)
+
+  previous = signal.signal(signal.SIGTERM, unwind)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, previous)
+
+
+def start(command: Sequence[str], **options: Any) -> subprocess.Popen:
+  """Starts `command`, an absolute path and its arguments, in a session of its own.
+
+  The child is killed when the *thread* that started it ends: start it from one that outlives it. A
+  Ctrl-C in the terminal does not reach it; whoever started it stops it.
+
+  Args:
+    command: What to run.
+    **options: Of `subprocess.Popen`.
+  """
+  return subprocess.Popen(
+      [sys.executable, '-S', '-c', _DIE_WITH_PARENT, str(os.getpid()), *command],
+      start_new_session=True,
+      **options,
+  )
+
+
+def stop(process: subprocess.Popen) -> None:
+  """Ends the child by SIGTERM, and by SIGKILL if it takes too long; returns when it is gone."""
+  process.terminate()
+  try:
+    process.wait(_STOP_SECONDS)
+  except subprocess.TimeoutExpired:
+    process.kill()
+    process.wait()
