@@ -11,6 +11,7 @@ from absl import flags
 
 from tff_noise import types
 from tff_noise.compare import grid as grid_lib
+from tff_noise.compare import page
 from tff_noise.compare import runner
 from tff_noise.compare import tables
 from tff_noise.program import child
@@ -39,6 +40,7 @@ for _define, _name, _default, _text in (
     (flags.DEFINE_boolean, 'help', False, 'Show this help, and stop.'),
 ):
   _define(_name, _default, _text, flag_values=_FLAGS)
+_NAMES = frozenset(_FLAGS)
 
 
 def main(argv: list[str]) -> int:
@@ -65,7 +67,7 @@ def _help_text():
   lines = ['Runs a grid of methods, settings and seeds, and tabulates it.', _HELP, '']
   for name in sorted(_FLAGS):
     flag = _FLAGS[name]
-    if flag.module == _FLAGS['grid'].module:
+    if name in _NAMES:
       lines.append(f'  --{name} [{flag.default_as_str}]')
       lines += textwrap.wrap(flag.help, 92, initial_indent=' ' * 6, subsequent_indent=' ' * 6)
   return '\n'.join(lines)
@@ -94,6 +96,7 @@ def _compare(extra):
       ('table.csv', tables.to_csv(grid, results)),
   ):
     run_directory.write_text(out.file(file), text)
+  page.write(out.path, grid, results)
   print(markdown)
   for outcome in failed:
     print(

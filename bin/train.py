@@ -26,7 +26,11 @@ def main(argv: list[str]) -> int:
     config = flags.config_from(values)
     from tff_noise.program import run  # What it needs takes seconds to load.
 
-    return run.run(config)
+    run.run(config)
+    from tff_noise.report import html  # Draws with Matplotlib, which takes a second to load.
+
+    print(f'  report          {html.write_report(config.path())}')
+    return 0
   except types.UsageError as error:
     print(f'train: {error}', file=sys.stderr)
     return 2

@@ -19,6 +19,8 @@ _LAYERS = (
     ('tff_noise.selection',),
     ('tff_noise.methods',),
     ('tff_noise.program',),
+    ('tff_noise.report',),
+    ('tff_noise.compare',),
     ('bin',),
 )
 

@@ -138,7 +138,8 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     self._run(_schedule(_stage('train', 1)))
     header = self._metrics(self.run_dir).splitlines()[0]
     self.assertEqual(
-        header, 'round,stage,test_accuracy,test_loss,train_loss,clients,rejected,bytes_up,bytes_down'
+        header,
+        'round,stage,test_accuracy,test_loss,train_loss,clients,rejected,bytes_up,bytes_down',
     )
 
   def test_interrupted_anywhere_it_ends_the_same(self):

@@ -73,7 +73,7 @@ class _Processes:
 
 def is_finished(cell: grid.Cell) -> bool:
   """Whether the cell's run has its summary."""
-  run = os.path.join(cell.config.root_dir, cell.config.name(), 'summary.json')
+  run = os.path.join(cell.config.path(), 'summary.json')
   return os.path.exists(run)
 
 

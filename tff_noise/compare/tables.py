@@ -95,7 +95,7 @@ def collect(grid: grid_lib.Grid, *, mixed_code: bool = False) -> list[Result]:
 def _result(cell):
   if cell.config is None:
     return Result(cell, None, f'not available: {cell.lacking}')
-  path = os.path.join(cell.config.root_dir, cell.config.name())
+  path = cell.config.path()
   if not os.path.isdir(path):
     return Result(cell, None, 'not run')
   try:

@@ -16,8 +16,8 @@ from tff_noise.program import run_directory
 from tff_noise.program import summary
 
 
-def run(config: run_config.RunConfig) -> int:
-  """Runs or continues what `config` describes; returns the exit status.
+def run(config: run_config.RunConfig) -> None:
+  """Runs or continues what `config` describes, and prints its summary.
 
   Raises:
     types.UsageError: Where the configuration, the data or an existing run do not fit together.
@@ -42,8 +42,7 @@ def run(config: run_config.RunConfig) -> int:
       for note in scene.notes:
         print(f'partition: {note}', file=sys.stderr)
       _train(config, dataset, scene, directory)
-    _print_summary(directory)
-  return 0
+    print(summary.text(directory))
 
 
 def _scene(config, dataset, directory):
@@ -134,7 +133,3 @@ def _setup_bytes(schedule):
   """What each client sends once, outside the rounds."""
   in_rounds = {field for stage in schedule.stages for field in stage.round_process.fields}
   return sum(field.num_bytes for field in schedule.fields if field not in in_rounds)
-
-
-def _print_summary(directory):
-  print(summary.text(directory))

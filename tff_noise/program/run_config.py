@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import re
 
 from tff_noise import types
@@ -156,6 +157,10 @@ class RunConfig:
   def execution(self) -> dict[str, object]:
     """Returns the other flags: where a run lies and how it was first executed."""
     return {k: v for k, v in dataclasses.asdict(self).items() if k in EXECUTION_ONLY}
+
+  def path(self) -> str:
+    """Returns where the run directory lies."""
+    return os.path.join(self.root_dir, self.name())
 
   def name(self) -> str:
     """Returns `run_name`, or a name that is a function of `identity`."""

@@ -37,12 +37,22 @@ class RunDirectory(NamedTuple):
     return os.path.isdir(self.path)
 
 
+def write_bytes(path: str, content: bytes) -> None:
+  """Writes `content` to `path`, whole or not at all, also beside another process that does so."""
+  temporary = f'{path}.partial-{os.getpid()}'
+  try:
+    with open(temporary, 'wb') as file:
+      file.write(content)
+    os.replace(temporary, path)
+  except BaseException:
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(temporary)
+    raise
+
+
 def write_text(path: str, text: str) -> None:
-  """Writes `text` to `path`, whole or not at all."""
-  temporary = path + '.partial'
-  with open(temporary, 'w', encoding='utf-8') as file:
-    file.write(text)
-  os.replace(temporary, path)
+  """Writes `text` to `path` as `write_bytes` does."""
+  write_bytes(path, text.encode())
 
 
 def write_json(path: str, content: Any) -> None:

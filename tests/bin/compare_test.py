@@ -1,0 +1,131 @@
+"""The comparison command, in real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+from absl.testing import absltest
+from absl.testing import parameterized
+
+_WAIT_SECONDS = 300
+_GRID = ('--methods=fedavg,feddpcont', '--seeds=0', '--rounds=1', '--clients=4',
+         '--clients_per_round=2')
+
+
+def _start(*arguments, path=()):
+  return subprocess.Popen(
+      [sys.executable, '-m', 'bin.compare', *arguments],
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+      env={**os.environ, 'PYTHONPATH': os.pathsep.join([*path, *sys.path])},
+  )
+
+
+def _run(*arguments, path=()):
+  process = _start(*arguments, path=path)
+  out, err = process.communicate(timeout=_WAIT_SECONDS)
+  return process.returncode, out, err
+
+
+class CompareTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.root = self.create_tempdir().full_path
+
+  def _compare(self, *arguments):
+    return _run(f'--root_dir={self.root}', *_GRID, *arguments)
+
+  def _runs(self):
+    return sorted(n for n in os.listdir(self.root) if n.startswith('fed'))
+
+  def _summaries(self):
+    paths = [os.path.join(self.root, name, 'summary.json') for name in self._runs()]
+    return {path: os.stat(path).st_mtime_ns for path in paths}
+
+  def test_runs_tabulates_and_does_not_run_again(self):
+    status, out, err = self._compare()
+    self.assertEqual(status, 0, err)
+    self.assertIn('| feddpcont |', out)
+    self.assertIn('[2/2]', err)
+    (folder,) = os.listdir(os.path.join(self.root, 'compare'))
+    files = os.listdir(os.path.join(self.root, 'compare', folder))
+    self.assertContainsSubset({'table.md', 'table.tex', 'table.csv', 'comparison.html'}, files)
+    before = self._summaries()
+    self.assertLen(before, 2)
+    status, again, err = self._compare()
+    self.assertEqual(status, 0, err)
+    self.assertIn('2 runs, 2 of them finished', err)
+    self.assertEqual(again, out)
+    self.assertEqual(self._summaries(), before)
+
+  def test_failed_cell_is_named_and_loses_no_other(self):
+    self.assertEqual(self._compare('--methods=fedavg')[0], 0)
+    (run,) = self._runs()
+    os.remove(os.path.join(self.root, run, 'summary.json'))
+    with open(os.path.join(self.root, run, 'scene.npz'), 'wb') as file:
+      file.write(b'damaged')
+    status, out, err = self._compare()
+    self.assertEqual(status, 1)
+    self.assertRegex(err, r'fedavg, all, seed 0 failed with status 2: train: scene .* be read')
+    self.assertIn('Without a result', out)
+    self.assertRegex(out, r'\| feddpcont \| \*\*\d')
+
+  def test_killed_it_takes_its_runs_along_and_continues(self):
+    process = _start(f'--root_dir={self.root}', *_GRID, '--rounds=100000', '--methods=fedavg')
+    children = []
+    while process.poll() is None and len(children) < 2:
+      # The run, and the run's TFF worker.
+      children = psutil.Process(process.pid).children(recursive=True)
+      time.sleep(0.05)  # Polls; what follows does not depend on how long it took.
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=_WAIT_SECONDS)
+    _, alive = psutil.wait_procs(children, timeout=_WAIT_SECONDS)
+    self.assertEmpty([p for p in alive if p.status() != psutil.STATUS_ZOMBIE])
+
+  def test_tabulates_what_is_there_without_running(self):
+    status, out, err = self._compare('--norun')
+    self.assertEqual(status, 1)
+    self.assertIn('fedavg, all, seed 0: not run', out)
+    self.assertEmpty(self._runs())
+    self.assertNotIn('[1/', err)
+
+
+class MistakeTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (['--grid=missing.yaml'], 'missing.yaml cannot be read'),
+      (['--methods=fedavgg'], '--method must be one of fedavg, feddpcont'),
+      (['--seeds=a'], '--seeds must be whole numbers'),
+      (['--jobs=0'], '--jobs must be at least 1'),
+      (['--metric=accuracy'], 'metric must be one of'),
+      (['--vary=noise_rate'], 'expected flag=value'),
+      (['--no_such_flag=1'], 'no_such_flag'),
+      (['stray'], "unexpected argument 'stray'"),
+      (['--grid=x.yaml', '--methods=fedavg'], '--methods cannot be given with --grid'),
+      (['--methods=fedavg,fedavg'], 'is given twice'),
+  )
+  def test_one_line_and_status_two_without_tensorflow(self, arguments, message):
+    stub = self.create_tempdir()
+    stub.create_file('tensorflow.py', content='raise RuntimeError("imported too early")')
+    root = os.path.join(self.create_tempdir().full_path, 'runs')
+    status, out, err = _run(f'--root_dir={root}', *arguments, path=[stub.full_path])
+    self.assertEqual(status, 2, err)
+    self.assertEqual(out, '')
+    self.assertLen(err.splitlines(), 1, err)
+    self.assertIn(message, err)
+    self.assertFalse(os.path.exists(root))
+
+  def test_help(self):
+    status, out, _ = _run('--help')
+    self.assertEqual(status, 0)
+    self.assertIn('--grid', out)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,260 @@
+"""Tests of grids: from files, from flags, and the mistakes in them."""
+
+import copy
+import os
+
+import yaml
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tff_noise import types
+from tff_noise.compare import grid
+from tff_noise.compare import planned
+from tff_noise.data import noise
+from tff_noise.data import partition
+from tff_noise.data import sources
+from tff_noise.methods import registry
+from tff_noise.program import run_config
+
+_CONTENT = {
+    'title': 'A table',
+    'source': 'A paper',
+    'metric': 'best_test_accuracy',
+    'baseline': 'FedAvg',
+    'scales': {
+        'full': {'seeds': [0], 'flags': {'dataset': 'cifar10'}},
+        'reduced': {'seeds': [3, 4], 'flags': {'rounds': 7, 'noise_rate': 0.1}},
+    },
+    'settings': [
+        {'name': 'low', 'flags': {'noise_rate': 0.2}},
+        {'name': 'high', 'flags': {'noise_rate': 0.4}},
+    ],
+    'methods': [
+        {'name': 'FedAvg', 'flags': {'method': 'fedavg'}},
+        {'name': 'Ours', 'flags': {'method': 'feddpcont', 'param': ['weight=0.5']}},
+        {'name': 'FedCorr', 'flags': {'method': 'fedcorr', 'noise_rho': 0.5}},
+    ],
+    'published': {'FedAvg': {'low': [76.5, 0.9], 'high': [63]}},
+}
+
+
+class GridTestCase(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.content = copy.deepcopy(_CONTENT)
+    self.path = os.path.join(self.create_tempdir().full_path, 'grid.yaml')
+
+  def load(self, scale='reduced', seeds=None, extra=()):
+    with open(self.path, 'w', encoding='utf-8') as file:
+      yaml.safe_dump(self.content, file)
+    return grid.load(self.path, scale, seeds, extra, 'runs')
+
+  def assert_refused(self, message, **arguments):
+    with self.assertRaises(types.UsageError) as caught:
+      self.load(**arguments)
+    self.assertRegex(str(caught.exception), message)
+    self.assertIn(self.path, str(caught.exception))
+    self.assertLen(str(caught.exception).splitlines(), 1)
+
+
+class LoadTest(GridTestCase):
+
+  def test_has_a_cell_for_each_method_setting_and_seed(self):
+    loaded = self.load()
+    self.assertLen(loaded.cells, 3 * 2 * 2)
+    self.assertLen({(c.method, c.setting, c.seed) for c in loaded.cells}, 12)
+    self.assertEqual(loaded.methods, ('FedAvg', 'Ours', 'FedCorr'))
+    self.assertEqual(loaded.settings, ('low', 'high'))
+    self.assertEqual(loaded.seeds, (3, 4))
+
+  def test_methods_win_over_settings_win_over_scales(self):
+    self.content['scales']['reduced']['flags']['noise_rate'] = 0.1
+    self.content['settings'][1]['flags'] = {'openset_q': 0.3}
+    self.content['methods'][1]['flags']['openset_q'] = 0.6
+    found = {
+        (c.method, c.setting): (c.config.noise_rate, c.config.openset_q)
+        for c in self.load(seeds=[0]).cells
+        if c.config and (c.method, c.setting) != ('Ours', 'low')
+    }
+    self.assertEqual(
+        found,
+        {('FedAvg', 'low'): (0.2, 0.5), ('FedAvg', 'high'): (0.1, 0.3),
+         ('Ours', 'high'): (0.1, 0.6)},
+    )
+
+  def test_lists_are_given_as_several_flags(self):
+    self.content['methods'][1]['flags']['param'] = ['weight=0.5', 'contrast=expected']
+    (cell,) = [c for c in self.load(seeds=[1]).cells if (c.method, c.setting) == ('Ours', 'low')]
+    self.assertEqual(cell.config.param, ('weight=0.5', 'contrast=expected'))
+
+  def test_seeds_and_flags_of_the_command_line_win(self):
+    loaded = self.load(seeds=[8], extra=['--rounds=2'])
+    configs = [c.config for c in loaded.cells if c.config]
+    self.assertEqual({c.seed for c in configs}, {8})
+    self.assertEqual({c.rounds for c in configs}, {2})
+
+  def test_cells_of_a_seed_share_scene_and_cohorts(self):
+    # The scene is drawn from these fields and the seed alone, see run.py.
+    first, second = [
+        c.config for c in self.load(seeds=[1]).cells if c.setting == 'low' and c.config
+    ]
+    self.assertEqual(first.scene_spec, second.scene_spec)
+    self.assertEqual(first.clients_per_round, second.clients_per_round)
+
+  def test_what_is_planned_is_lacking_and_no_error(self):
+    lacking = {c.method: c.lacking for c in self.load().cells}
+    self.assertEqual(lacking, {'FedAvg': '', 'Ours': '', 'FedCorr': 'method fedcorr'})
+    self.assertEqual({c.lacking for c in self.load('full').cells if c.method == 'FedAvg'},
+                     {'dataset cifar10'})
+
+  def test_planned_flag_is_lacking(self):
+    self.content['methods'][2]['flags'] = {'method': 'fedavg', 'base': 'feddyn'}
+    self.assertIn('--base', {c.lacking for c in self.load().cells})
+
+  def test_published_numbers(self):
+    self.assertEqual(
+        self.load().published, {('FedAvg', 'low'): (76.5, 0.9), ('FedAvg', 'high'): (63, None)}
+    )
+
+
+class MistakeTest(GridTestCase):
+
+  def test_unknown_method(self):
+    self.content['methods'][1]['flags'] = {'method': 'fedavgg'}
+    self.assert_refused('Ours, low: --method must be one of fedavg, feddpcont, got fedavgg')
+
+  def test_unknown_flag(self):
+    self.content['settings'][0]['flags'] = {'noise_rat': 0.2}
+    self.assert_refused("low: Unknown command line flag 'noise_rat'")
+
+  def test_value_out_of_range(self):
+    self.content['settings'][0]['flags'] = {'noise_rate': 2}
+    self.assert_refused(r'low: --noise_rate must be in \[0, 1\], got 2')
+
+  def test_two_cells_that_are_one_run(self):
+    self.content['methods'][1]['flags'] = {'method': 'fedavg'}
+    self.assert_refused('"FedAvg, low" and "Ours, low" are the same run, fedavg_digits_seed3_')
+
+  @parameterized.parameters('run_name', 'root_dir', 'seed', 'resume')
+  def test_flags_that_the_grid_decides(self, name):
+    self.content['methods'][0]['flags'][name] = 'x'
+    self.assert_refused(f'--{name} cannot be set in a grid')
+
+  @parameterized.parameters(*_CONTENT)
+  def test_missing_key(self, key):
+    del self.content[key]
+    self.assert_refused(f'no {key}')
+
+  def test_unknown_key(self):
+    self.content['methodes'] = []
+    self.assert_refused('unknown key methodes; known: title')
+
+  @parameterized.parameters(
+      ({'metric': 'accuracy'}, 'metric must be one of best_test_accuracy, last10'),
+      ({'baseline': 'FedAv'}, "baseline 'FedAv' is no method of it; methods: FedAvg, Ours"),
+      ({'scales': {}}, 'scales must name at least one'),
+      ({'methods': []}, 'methods must be a list'),
+      ({'methods': [{'name': 'FedAvg'}]}, 'methods: expected name and flags'),
+      ({'published': {'FedAv': {}}}, "published: no method 'FedAv'"),
+      ({'published': {'Ours': {'mid': [1]}}}, "published: Ours has no setting 'mid'"),
+      ({'published': {'Ours': {'low': 5}}}, r'must be \[mean\] or \[mean, sd\], got 5'),
+  )
+  def test_wrong_content(self, change, message):
+    self.content.update(change)
+    self.assert_refused(message)
+
+  def test_name_given_twice(self):
+    self.content['settings'][1]['name'] = 'low'
+    self.assert_refused('settings: low is given twice')
+
+  def test_unknown_scale(self):
+    self.assert_refused("no scale 'tiny'; it has: full, reduced", scale='tiny')
+
+  @parameterized.parameters(([],), (['a'],), ([-1],))
+  def test_wrong_seeds(self, seeds):
+    self.content['scales']['reduced']['seeds'] = seeds
+    self.assert_refused('seeds must be whole numbers, at least one')
+
+  def test_seed_given_twice(self):
+    self.assert_refused('a seed is given twice', seeds=[1, 1])
+
+  def test_no_file(self):
+    with self.assertRaisesRegex(types.UsageError, 'missing.yaml cannot be read'):
+      grid.load('missing.yaml', 'reduced', None, (), 'runs')
+
+  @parameterized.parameters('a: [', '\x00', '- 1')
+  def test_no_grid(self, text):
+    with open(self.path, 'w', encoding='utf-8') as file:
+      file.write(text)
+    with self.assertRaisesRegex(types.UsageError, 'is not YAML|expected keys'):
+      grid.load(self.path, 'reduced', None, (), 'runs')
+
+
+class FromFlagsTest(parameterized.TestCase):
+
+  def _grid(self, methods=('fedavg', 'feddpcont:label_prior=none'), vary=(), **changes):
+    arguments = {'metric': 'best_test_accuracy', 'baseline': None, **changes}
+    return grid.from_flags(methods, vary, [0, 1], ['--rounds=3'], 'runs', **arguments)
+
+  def test_settings_are_all_combinations(self):
+    made = self._grid(vary=['noise_rate=0.2,0.4', 'noise=symmetric,random'])
+    self.assertEqual(
+        made.settings,
+        ('noise_rate=0.2, noise=symmetric', 'noise_rate=0.2, noise=random',
+         'noise_rate=0.4, noise=symmetric', 'noise_rate=0.4, noise=random'),
+    )
+    self.assertLen(made.cells, 2 * 4 * 2)
+    self.assertEqual({c.config.rounds for c in made.cells}, {3})
+
+  def test_without_variation_there_is_one_setting(self):
+    self.assertEqual(self._grid().settings, ('all',))
+
+  def test_methods_carry_their_own_flags(self):
+    priors = {c.method: c.config.label_prior for c in self._grid().cells}
+    self.assertEqual(priors['feddpcont:label_prior=none'], 'none')
+    self.assertEqual(priors['fedavg'], 'shrinkage')
+
+  def test_baseline_is_the_first_method_unless_named(self):
+    self.assertEqual(self._grid().baseline, 'fedavg')
+    named = self._grid(baseline='feddpcont:label_prior=none')
+    self.assertEqual(named.baseline, 'feddpcont:label_prior=none')
+
+  @parameterized.parameters('noise_rate', '=3')
+  def test_malformed_variation(self, text):
+    with self.assertRaisesRegex(types.UsageError, 'expected flag=value'):
+      self._grid(vary=[text])
+
+
+class PlannedTest(absltest.TestCase):
+
+  def test_what_works_is_not_planned(self):
+    known = {
+        'method': registry.METHODS,
+        'dataset': sources.DATASETS,
+        'partition': partition.PARTITIONS,
+        'noise': noise.NOISES,
+        'model': run_config.MODELS,
+    }
+    self.assertEqual(set(known), set(planned.VALUES))
+    for name, values in planned.VALUES.items():
+      self.assertEmpty(values & set(known[name]), name)
+    self.assertEmpty(planned.FLAGS & set(run_config.RunConfig.__dataclass_fields__))
+
+
+class PaperGridsTest(parameterized.TestCase):
+
+  @parameterized.product(
+      name=sorted(n for n in os.listdir('configs/grids') if n.endswith('.yaml')),
+      scale=['full', 'reduced'],
+  )
+  def test_every_grid_of_the_papers_loads(self, name, scale):
+    loaded = grid.load(os.path.join('configs/grids', name), scale, None, (), 'runs')
+    self.assertNotEmpty(loaded.published)
+    for mean, sd in loaded.published.values():
+      self.assertBetween(mean, 0, 100)
+      self.assertBetween(sd or 0, 0, 100)
+
+
+if __name__ == '__main__':
+  absltest.main()
