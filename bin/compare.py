@@ -1,6 +1,7 @@
 """Compares methods over settings and seeds: `bazel run //bin:compare -- --grid=FILE`."""
 
 import hashlib
+import logging
 import math
 import os
 import sys
@@ -96,6 +97,7 @@ def _compare(extra):
       ('table.csv', tables.to_csv(grid, results)),
   ):
     run_directory.write_text(out.file(file), text)
+  logging.getLogger('matplotlib').setLevel(logging.ERROR)  # Of a cache it cannot write.
   page.write(out.path, grid, results)
   print(markdown)
   for outcome in failed:

@@ -1,5 +1,6 @@
 """Trains a method: `bazel run //bin:train -- --method=feddpcont`, or `python -m bin.train`."""
 
+import logging
 import os
 import sys
 
@@ -27,7 +28,9 @@ def main(argv: list[str]) -> int:
     from tff_noise.program import run  # What it needs takes seconds to load.
 
     run.run(config)
-    from tff_noise.report import html  # Draws with Matplotlib, which takes a second to load.
+    # Matplotlib takes a second to load, and complains where its cache cannot be written.
+    logging.getLogger('matplotlib').setLevel(logging.ERROR)
+    from tff_noise.report import html
 
     print(f'  report          {html.write_report(config.path())}')
     return 0

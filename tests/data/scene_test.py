@@ -218,7 +218,11 @@ class SaveAndLoadTest(parameterized.TestCase):
         r': client_of has shape \(6,\), toy has 9 training examples', _dataset(9)
     )
 
-  @parameterized.parameters(3, -1, 2**31 - 1)
+  def test_negative_label(self):
+    self._save_arrays(noisy_label=np.array([2, 1, 2, 0, -1, 2]))
+    self._assert_refused(': noisy_label has a negative label')
+
+  @parameterized.parameters(3, 2**31 - 1)
   def test_label_out_of_range(self, label):
     self._save_arrays(noisy_label=np.array([2, 1, 2, 0, label, 2]))
     self._assert_refused(f': label {label} of example 4 is out of range, toy has labels 0 to 2')

@@ -167,6 +167,9 @@ def _check_arrays(arrays, path):
     raise types.UsageError(f'scene {path}: nominal_rate and is_noisy_client differ in length')
   if len({len(arrays[name]) for name in ('client_of', 'noisy_label', 'clean_label')}) != 1:
     raise types.UsageError(f'scene {path}: its labels and clients differ in length')
+  for name in ('noisy_label', 'clean_label'):
+    if len(arrays[name]) and arrays[name].min() < 0:
+      raise types.UsageError(f'scene {path}: {name} has a negative label')
   owner = arrays['client_of']
   if not len(owner) or owner.min() < 0 or owner.max() >= len(rate):
     raise types.UsageError(f'scene {path}: client_of is not within 0 to {len(rate) - 1}')

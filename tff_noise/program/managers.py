@@ -1,6 +1,7 @@
 """TFF's program state and release managers for a run directory: the one place that pairs them."""
 
 import glob
+import math
 import os
 import shutil
 from typing import Any
@@ -48,8 +49,25 @@ def build_metrics_managers(
   """Returns the managers of `metrics.csv` and `tensorboard/`."""
   return [
       _csv_manager(run, 'metrics.csv'),
-      tff.program.TensorBoardReleaseManager(run.file('tensorboard')),
+      _TensorBoardByStage(run.file('tensorboard')),
   ]
+
+
+class _TensorBoardByStage(tff.program.ReleaseManager):
+  """TFF's TensorBoard manager, with a group for each stage and names for people."""
+
+  def __init__(self, folder: str):
+    self._manager = tff.program.TensorBoardReleaseManager(folder)
+
+  async def release(self, value: Any, key: int) -> None:
+    """See base class; texts and what was not measured are left out."""
+    row = value._asdict()
+    scalars = {
+        f'{row["stage"]}/{name.replace("_", " ")}': number
+        for name, number in row.items()
+        if not isinstance(number, str) and not math.isnan(number)
+    }
+    await self._manager.release(scalars, key)
 
 
 def build_timing_manager(run: run_directory.RunDirectory) -> tff.program.ReleaseManager:

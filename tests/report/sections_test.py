@@ -1,0 +1,232 @@
+"""Tests of the sections: which a run has, and what they say."""
+
+import os
+import shlex
+
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests.report import run_files
+from tff_noise import types
+from tff_noise.program import flags
+from tff_noise.report import blocks
+from tff_noise.report import label_prior
+from tff_noise.report import runs
+from tff_noise.report import sections
+
+
+class SectionsTestCase(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.path = os.path.join(self.create_tempdir().full_path, 'a_run')
+
+  def _run(self, **contents):
+    return runs.read_run(run_files.write(self.path, **contents))
+
+  def _build(self, run):
+    return {s.title: s.blocks for s in sections.build(run, runs.read_scene(run))}
+
+  def _texts(self, content):
+    return ' '.join(b.text for b in content if isinstance(b, blocks.Text))
+
+
+class CommandTest(SectionsTestCase):
+
+  def test_only_what_differs_from_the_defaults(self):
+    run = self._run(config=run_files.config(param=[], clients=20, rounds=100,
+                                            partition='openset_uniform'))
+    self.assertEqual(
+        sections.command(run), 'bazel run //bin:train -- --method=feddpcont --seed=3'
+    )
+
+  def test_gives_the_recorded_flags_back(self):
+    recorded = {
+        'param': ['weight=0.5', 'contrast=expectation'], 'noise': 'random', 'noise_rate': 0.25,
+        'clients': 7, 'scene': "runs/it's mine/scene.npz", 'learning_rate': 1e-05, 'momentum': 0.0,
+    }
+    run = self._run(config=run_files.config(**recorded))
+    command = sections.command(run)
+    self.assertIn(' \\\n', command)
+    words = shlex.split(command.replace('\\\n', ''))
+    self.assertEqual(words[:4], ['bazel', 'run', '//bin:train', '--'])
+    values = flags.parse(['train', *words[4:]])
+    for name, value in run.flags.items():
+      self.assertEqual(values[name].value, value, name)
+
+  def test_switches_and_flags_that_are_gone(self):
+    run = self._run(config={'flags': {'resume': False, 'old': 3, 'method': 'fedavg'}})
+    self.assertEqual(
+        sections.command(run), 'bazel run //bin:train -- --noresume --old=3 --method=fedavg'
+    )
+
+
+_ALL = (
+    'Result', 'How to repeat it', 'Training', 'Federation and label noise',
+    'What the method saw: the label distribution', 'What left the clients',
+    'What it cost in privacy', 'Times', 'Package versions',
+)
+
+
+class WhichTest(SectionsTestCase):
+
+  def test_finished_run_has_all(self):
+    self.assertEqual(tuple(self._build(self._run())), _ALL)
+
+  def test_method_without_label_prior(self):
+    summary = run_files.summary()
+    del summary['label_communication']
+    self.assertNotIn(_ALL[4], self._build(self._run(summary=summary)))
+
+  def test_run_without_a_round_has_what_there_is(self):
+    run = self._run(summary=None, privacy=None, uplink=None, metrics=None, timing=None)
+    self.assertEqual(
+        list(self._build(run)), [_ALL[0], _ALL[1], _ALL[3], _ALL[8]]
+    )
+
+  def test_every_picture_has_its_own_name(self):
+    names = [
+        b.name for content in self._build(self._run()).values() for b in content
+        if isinstance(b, blocks.Picture)
+    ]
+    self.assertEqual(
+        names,
+        ['accuracy', 'losses', 'federation', 'noise_rates', 'label_distribution', 'seconds'],
+    )
+
+
+class ContentTest(SectionsTestCase):
+
+  def test_headline(self):
+    content = self._build(self._run())['Result']
+    text = self._texts(content)
+    self.assertIn('Method feddpcont: contrastive labels', text)
+    self.assertIn('12 training examples of 3 clients', text)
+    self.assertIn('25.0% of the labels are wrong', text)
+    (numbers,) = [b.numbers for b in content if isinstance(b, blocks.Numbers)]
+    self.assertEqual([n.value for n in numbers], ['0.7500', '0.5625', '0.6250', '3.5 s'])
+    self.assertEqual(numbers[0].remark, 'round 3; chosen on the test set')
+
+  def test_unfinished(self):
+    content = self._build(self._run(summary=None, privacy=None))['Result']
+    self.assertEqual(content[0].tone, 'warning')
+    self.assertIn('not finished: 4 of 4 rounds', content[0].text)
+
+  def test_never_evaluated(self):
+    nothing = ['nan'] * 4
+    run = self._run(summary=None, metrics=run_files.metrics(test_accuracy=nothing,
+                                                            test_loss=nothing))
+    content = self._build(run)
+    self.assertIn('not measured in any round', self._texts(content['Result']))
+    self.assertEqual([b.name for b in content['Training']], ['losses'])
+
+  def test_left_out_updates_are_told(self):
+    run = self._run(metrics=run_files.metrics(rejected=[0, 2, 1, 0]))
+    self.assertIn('3 client updates were not finite', self._texts(self._build(run)['Result']))
+
+  def test_unknown_method(self):
+    run = self._run(config=run_files.config(method='gone'))
+    self.assertIn('Method gone.', self._texts(self._build(run)['Result']))
+
+  def test_stages_are_listed(self):
+    content = self._build(self._run())
+    self.assertIn('warm (rounds 1 to 2), train (rounds 3 to 4)', content['Training'][0].caption)
+    table = content['Times'][1]
+    self.assertEqual(table.rows, [('warm', '1 to 2', '2.5'), ('train', '3 to 4', '1')])
+
+  def test_partition_notes_are_told(self):
+    text = self._texts(self._build(self._run())['Federation and label noise'])
+    self.assertIn('class 1 had no owner', text)
+
+  def test_uplink(self):
+    metrics = run_files.metrics(bytes_up=[1e6] * 4, bytes_down=[500.0] * 4)
+    table, total = self._build(self._run(metrics=metrics))['What left the clients']
+    update, labels = table.rows
+    self.assertEqual(table.header[-2:], ('size', 'why'))
+    self.assertEqual(update[0], 'update')
+    self.assertEqual(
+        update[1],
+        blocks.Folded('3 tensors: 8,320 float32, 1 int32', run_files.UPLINK[0]['type_spec']),
+    )
+    self.assertStartsWith(update[3], 'sum: the server handles single contributions')
+    self.assertEqual(update[4:], ('none', '33.3 kB', 'averaged into the next model'))
+    self.assertEqual(labels[1], 'int64[3]')
+    self.assertEqual(labels[4], '0 to 7')
+    self.assertIn('4 MB from clients to the server and 2 kB', total.text)
+
+  def test_uplink_of_an_older_run_has_no_sizes(self):
+    field = {'name': 'x', 'type_spec': 'int32', 'disclosure': 'new kind', 'lower': 0, 'upper': None}
+    (table,) = self._build(self._run(uplink=[field]))['What left the clients']
+    self.assertNotIn('size', table.header)
+    self.assertEqual(table.rows, [('x', 'int32', '', 'new kind', 'at least 0', '')])
+
+  @parameterized.parameters(
+      ('float32', 'float32'),
+      ('<a=float32[2,3],b=float32,c=int64[4],float32=bool[7]>', '4 tensors: 7 float32, '),
+      ('<a=float32[?,3],b=float32[5],and_a_long_name=int64[4]>',
+       '3 tensors: ? float32, 4 int64'),
+      ('something else that is longer than forty characters',
+       'something else that is longer than forty...'),
+  )
+  def test_short_type(self, type_spec, expected):
+    self.assertStartsWith(sections.short_type(type_spec), expected)
+
+  def test_privacy(self):
+    notice, table = self._build(self._run())['What it cost in privacy']
+    self.assertEqual(notice.tone, 'notice')
+    self.assertEqual(
+        notice.text,
+        'The whole run: no finite epsilon for the label of one example. Nothing is promised.',
+    )
+    self.assertEqual(table.rows[0][4], 'infinite')
+
+  def test_finite_epsilon(self):
+    privacy = {
+        'releases': [{**run_files.PRIVACY['releases'][0], 'epsilon': 0.81}],
+        'totals': [{'unit': 'a label', 'epsilon': 0.81}], 'statement': 'Proved.',
+    }
+    notice, table = self._build(self._run(privacy=privacy))['What it cost in privacy']
+    self.assertStartsWith(notice.text, 'The whole run: epsilon 0.81 for a label.')
+    self.assertEqual(table.rows[0][4], '0.81')
+
+
+class LabelPriorTest(SectionsTestCase):
+
+  def _section(self, **changes):
+    labels = {**run_files.LABELS, **changes}
+    run = self._run(summary=run_files.summary(label_communication=labels))
+    return label_prior.SECTION.build(run, runs.read_scene(run))
+
+  def test_distances_by_hand(self):
+    # Noisy labels: 4 of each class, which is uniform.
+    (table,) = [b for b in self._section() if isinstance(b, blocks.Table)]
+    np.testing.assert_allclose([float(row[1]) for row in table.rows], [0.133, 0.533, 0.0])
+
+  def test_prior_that_is_worse_than_none_is_told(self):
+    self.assertIn('0.133 away from the noisy labels', self._texts(self._section()))
+
+  def test_verdicts(self):
+    self.assertIn('is informative by its error', self._texts(self._section()))
+    self.assertIn('keeps 25% of its signal.', self._texts(self._section()))
+    poor = self._section(informative=False, standard_error=[0.5] * 3, signal=0.0)
+    self.assertEqual(poor[0].tone, 'notice')
+    self.assertIn('NOT informative: its largest standard error, 0.500, is not below 0.333',
+                  poor[0].text)
+    self.assertIn('drawn almost uniformly', poor[0].text)
+    self.assertIn('counted unflipped', self._section(epsilon=None)[0].text)
+
+  @parameterized.parameters(
+      {'raw': []}, {'raw': [0.1]}, {'raw': 'text'}, {'num_labels': None}, {'signal': 'all'},
+  )
+  def test_damaged(self, **changes):
+    with self.assertRaisesRegex(types.UsageError, 'summary.json is damaged: label_communication'):
+      self._section(**changes)
+
+  def test_more_classes_than_estimated(self):
+    with self.assertRaisesRegex(types.UsageError, 'estimates 2 classes, scene.npz has more'):
+      self._section(raw=[0.5, 0.5], estimate=[0.5, 0.5], standard_error=[0.1, 0.1])
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,71 @@
+"""The report of a run: one HTML file that needs nothing else, and its pictures as PNG."""
+
+import os
+
+import jinja2
+import markupsafe
+
+from tff_noise import types
+from tff_noise.program import run_directory
+from tff_noise.report import blocks
+from tff_noise.report import plots
+from tff_noise.report import runs
+from tff_noise.report import sections
+
+# Above this many characters a picture is put in as PNG.
+_MAX_SVG = 1_000_000
+_TEMPLATE = os.path.join(os.path.dirname(__file__), 'page.html')
+
+
+def write_report(run_path: str) -> str:
+  """Writes `report.html` and `plots/` into a run directory; the same run gives the same bytes.
+
+  Args:
+    run_path: The run directory; the run need not be finished.
+
+  Returns:
+    The path of `report.html`.
+
+  Raises:
+    types.UsageError: If it is no run, a file in it is damaged, or it cannot be written to.
+  """
+  run = runs.read_run(run_path)
+  built = sections.build(run, runs.read_scene(run))
+  pictures = [b for section in built for b in section.blocks if isinstance(b, blocks.Picture)]
+  page = render(f'Run {run.name}', built)
+  folder = os.path.join(run.path, 'plots')
+  try:
+    os.makedirs(folder, exist_ok=True)
+    for picture in pictures:
+      path = os.path.join(folder, picture.name + '.png')
+      run_directory.write_bytes(path, plots.png(picture.figure))
+    path = os.path.join(run.path, 'report.html')
+    run_directory.write_text(path, page)
+  except OSError as error:
+    raise types.UsageError(f'{run.path} cannot be written to ({error.strerror})') from error
+  return path
+
+
+def render(title: str, built: list[sections.Built]) -> str:
+  """Returns the page, everything in it escaped but our own SVG."""
+  environment = jinja2.Environment(
+      autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+  )
+  with open(_TEMPLATE, encoding='utf-8') as file:
+    template = environment.from_string(file.read())
+  pictures = {
+      block.name: _inline(block)
+      for section in built
+      for block in section.blocks
+      if isinstance(block, blocks.Picture)
+  }
+  return template.render(title=title, sections=built, pictures=pictures)
+
+
+def _inline(picture):
+  svg = plots.svg(picture.figure, picture.name)
+  if len(svg) <= _MAX_SVG:
+    return markupsafe.Markup(svg)
+  return markupsafe.Markup('<img src="{}" alt="{}">').format(
+      plots.data_url(plots.png(picture.figure)), picture.caption
+  )

@@ -1,0 +1,253 @@
+"""Run directories, read back: checked, and fast enough for tables over hundreds of runs."""
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tff_noise import types
+from tff_noise.data import scene as scene_lib
+from tff_noise.program import run_directory
+
+# Columns of metrics.csv that are texts even where every value looks like a number.
+_TEXTS = frozenset({'stage'})
+
+_LAST = 10
+
+
+class Run(NamedTuple):
+  """What a run directory holds, without its scene and checkpoints.
+
+  Attributes:
+    path: Absolute path of the directory.
+    name: Its last part.
+    flags: The flags that determine the result, by name.
+    method_parameters: The method's own parameters, by name.
+    versions: Version of Python and of each recorded package.
+    code: Digest of the code that made the run, '' where it was not recorded.
+    summary: `summary.json`, or None while the run is not finished.
+    privacy: `privacy.json`, or None where it is not there yet.
+    uplink: `uplink.json`, one mapping a field, or None where it is not there yet.
+    metrics: The columns of `metrics.csv`, each `[rounds]`: float64, nan where nothing was measured,
+      or str ('stage', and whatever is no number). Without any round: no columns.
+    seconds: float64 `[rounds]`, wall time of each round; nan where it was not recorded.
+  """
+
+  path: str
+  name: str
+  flags: Mapping[str, Any]
+  method_parameters: Mapping[str, Any]
+  versions: Mapping[str, str]
+  code: str
+  summary: Mapping[str, Any] | None
+  privacy: Mapping[str, Any] | None
+  uplink: Sequence[Mapping[str, Any]] | None
+  metrics: Mapping[str, np.ndarray]
+  seconds: np.ndarray
+
+  @property
+  def rounds(self) -> np.ndarray:
+    """int64 `[rounds]`, the numbers of the rounds done."""
+    return self.metrics['round'].astype(np.int64) if self.metrics else np.zeros(0, np.int64)
+
+  @property
+  def finished(self) -> bool:
+    """Whether the run came to its end."""
+    return self.summary is not None
+
+
+class Accuracy(NamedTuple):
+  """Test accuracy of a run, over the rounds that were evaluated.
+
+  Attributes:
+    best: The highest, which is chosen on the test set.
+    best_round: The first round that reached it.
+    last10: Mean of the last ten evaluations.
+    final: The last.
+    evaluations: How many there were.
+  """
+
+  best: float
+  best_round: int
+  last10: float
+  final: float
+  evaluations: int
+
+
+def read_run(path: str) -> Run:
+  """Returns the run in the directory `path`, finished or not.
+
+  Raises:
+    types.UsageError: If it is no run, or a file in it is damaged; the message names the file. A
+      file that only a finished run has may be missing until `summary.json` is there.
+  """
+  directory = run_directory.RunDirectory(os.path.abspath(path))
+  if not directory.exists:
+    raise types.UsageError(f'{path} is not a run: no such directory')
+  config = _read_config(directory)
+  summary = _optional_json(directory, 'summary.json', _check_summary)
+  finished = summary is not None
+  privacy = _optional_json(directory, 'privacy.json', _check_privacy, finished)
+  uplink = _optional_json(directory, 'uplink.json', _check_uplink, finished)
+  metrics = _read_columns(directory.file('metrics.csv'), finished)
+  if finished and summary['rounds'] != len(metrics.get('round', ())):
+    raise types.UsageError(
+        f'{directory.file("metrics.csv")} has {len(metrics.get("round", ()))} rounds, '
+        f'summary.json tells of {summary["rounds"]}'
+    )
+  timing = _read_columns(directory.file('timing.csv'), finished)
+  return Run(
+      path=directory.path,
+      name=directory.name,
+      flags=config['flags'],
+      method_parameters=config.get('method_parameters', {}),
+      versions=config.get('versions', {}),
+      code=str(config.get('code', '')),
+      summary=summary,
+      privacy=privacy,
+      uplink=uplink,
+      metrics=metrics,
+      seconds=_seconds(metrics, timing, directory.file('timing.csv')),
+  )
+
+
+def accuracy(run: Run) -> Accuracy | None:
+  """Returns the run's test accuracy so far, or None where it was never measured."""
+  values = run.metrics.get('test_accuracy', np.zeros(0))
+  known = np.flatnonzero(np.isfinite(values))
+  if not len(known):
+    return None
+  best = known[np.argmax(values[known])]  # The first of equals.
+  return Accuracy(
+      best=float(values[best]),
+      best_round=int(run.rounds[best]),
+      last10=float(np.mean(values[known[-_LAST:]])),
+      final=float(values[known[-1]]),
+      evaluations=len(known),
+  )
+
+
+def read_scene(run: Run) -> scene_lib.Scene:
+  """Returns the run's scene, without the data set it belongs to.
+
+  Raises:
+    types.UsageError: If the file is missing, damaged, or contradicts itself.
+  """
+  return scene_lib.read(os.path.join(run.path, 'scene.npz'))
+
+
+def _first_line(error):
+  return (str(error).splitlines() or [''])[0]
+
+
+def _read_config(directory):
+  path = directory.file('config.json')
+  config = run_directory.read_json(path)
+  if not isinstance(config, dict) or not isinstance(config.get('flags'), dict):
+    raise types.UsageError(f'{path} has no flags; is {directory.path} a run?')
+  for name in ('method_parameters', 'versions'):
+    if not isinstance(config.get(name, {}), dict):
+      raise types.UsageError(f'{path} is damaged: {name} is not a mapping')
+  return config
+
+
+def _optional_json(directory, name, check, required=False):
+  """Returns the checked content of a JSON file, or None if it is missing and may be."""
+  path = directory.file(name)
+  if not required and not os.path.lexists(path):
+    return None
+  content = run_directory.read_json(path)
+  wrong = check(content)
+  if wrong:
+    raise types.UsageError(f'{path} is damaged: {wrong}')
+  return content
+
+
+def _check_summary(content):
+  """Returns what is wrong with `summary.json`, '' if nothing is."""
+  if not isinstance(content, dict):
+    return 'it is not a mapping'
+  numbers = (
+      'best_test_accuracy', 'best_round', 'last10_test_accuracy', 'final_test_accuracy', 'rounds',
+      'seconds_per_round', 'seconds',
+  )
+  bad = [name for name in numbers if not _is_number(content.get(name))]
+  return f'{bad[0]} is not a number' if bad else ''
+
+
+def _is_number(value):
+  return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_privacy(content):
+  """Returns what is wrong with `privacy.json`, '' if nothing is."""
+  if not isinstance(content, dict):
+    return 'it is not a mapping'
+  for name in ('releases', 'totals'):
+    if not _is_rows(content.get(name)):
+      return f'{name} is not a list of mappings'
+  return '' if isinstance(content.get('statement'), str) else 'it has no statement'
+
+
+def _check_uplink(content):
+  """Returns what is wrong with `uplink.json`, '' if nothing is."""
+  return '' if _is_rows(content) else 'it is not a list of mappings'
+
+
+def _is_rows(value):
+  return isinstance(value, list) and all(isinstance(row, dict) for row in value)
+
+
+def _read_columns(path, required):
+  """Returns the columns of a CSV file with one row a round; nothing if it may be missing and is."""
+  if not required and not os.path.lexists(path):
+    return {}
+  try:
+    with open(path, encoding='utf-8', newline='') as file:
+      rows = list(csv.reader(file, strict=True))
+  except (OSError, ValueError, csv.Error) as error:
+    raise types.UsageError(f'{path} cannot be read ({_first_line(error)})') from error
+  if not rows or 'round' not in rows[0]:
+    raise types.UsageError(f'{path} is damaged: its first line names no column "round"')
+  header, *rows = rows
+  for line, row in enumerate(rows, 2):
+    if len(row) != len(header):
+      raise types.UsageError(
+          f'{path} is damaged: line {line} has {len(row)} values for {len(header)} columns'
+      )
+  if not rows:
+    return {}
+  columns = {
+      name: _column(name, values)
+      for name, values in zip(header, zip(*rows, strict=True), strict=True)
+  }
+  _check_rounds(columns['round'], path)
+  return columns
+
+
+def _column(name, values):
+  """Numbers where all of `values` are numbers or empty, else texts."""
+  if name not in _TEXTS:
+    try:
+      return np.array([float(value or 'nan') for value in values])
+    except ValueError:
+      pass
+  return np.array(values, np.str_)
+
+
+def _check_rounds(rounds, path):
+  if rounds.dtype.kind != 'f' or not np.array_equal(rounds, np.arange(1, len(rounds) + 1)):
+    raise types.UsageError(f'{path} is damaged: its rounds are not 1, 2, 3, ...')
+
+
+def _seconds(metrics, timing, path):
+  """Seconds of each round of `metrics`: a kill may leave either file a row ahead of the other."""
+  rounds = len(metrics.get('round', ()))
+  seconds = timing.get('seconds', np.zeros(0))
+  if timing and ('seconds' not in timing or seconds.dtype.kind != 'f'):
+    raise types.UsageError(f'{path} is damaged: it has no column of seconds')
+  aligned = np.full(rounds, np.nan)
+  aligned[: len(seconds)] = seconds[:rounds]
+  return aligned

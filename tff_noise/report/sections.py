@@ -1,0 +1,393 @@
+"""The sections of a run's report, in order.
+
+A method that has more to show adds a `blocks.Section` of its own to `METHOD_SECTIONS`.
+"""
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_noise.data import scene as scene_lib
+from tff_noise.methods import registry
+from tff_noise.program import flags as flags_lib
+from tff_noise.report import blocks
+from tff_noise.report import label_prior
+from tff_noise.report import plots
+from tff_noise.report import runs
+
+# What `disclosure` in uplink.json means; the words are `federated.uplink.Disclosure`'s, which would
+# import TensorFlow.
+_DISCLOSURE = {
+    'sum': 'sum: the server handles single contributions and keeps their sum',
+    'secure sum': 'secure sum: nobody but the client sees less than the sum',
+    'DP, secure sum': (
+        'DP, secure sum: nobody but the client sees less than the sum, and each contribution is '
+        'differentially private'
+    ),
+    'per client': 'per client: the server uses single contributions',
+}
+# A tensor within the text of a TFF type; a name before '=' may look like one.
+_TENSOR = re.compile(r'\b(bool|string|u?int\d+|b?float\d+|complex\d+)\b(?!=)(\[[\d,?]*\])?')
+_LONG_TYPE = 40
+_LONG_COMMAND = 90
+
+
+class Built(NamedTuple):
+  """A section with its content."""
+
+  title: str
+  blocks: Sequence[blocks.Block]
+
+
+def build(run: runs.Run, scene: scene_lib.Scene) -> list[Built]:
+  """Returns the sections that the run has, in order."""
+  return [
+      Built(section.title, tuple(section.build(run, scene)))
+      for section in SECTIONS
+      if section.applies(run)
+  ]
+
+
+def command(run: runs.Run) -> str:
+  """Returns the command that makes the run again: its flags where they are not the defaults.
+
+  A long one is broken into lines, which a shell takes as they are.
+  """
+  defaults = flags_lib.parse(['train'])
+  words = ['bazel', 'run', '//bin:train', '--']
+  for name, value in run.flags.items():
+    default = defaults[name].value if name in defaults else None
+    # The method and the seed are said even where they are the defaults.
+    if value is None or (value == default and name not in ('method', 'seed')):
+      continue
+    if isinstance(value, bool):
+      words.append(f'--{name}' if value else f'--no{name}')
+    elif isinstance(value, list):
+      words += [f'--{name}={item}' for item in value]
+    else:
+      words.append(f'--{name}={value}')
+  line = shlex.join(words)
+  if len(line) <= _LONG_COMMAND:
+    return line
+  return ' \\\n    '.join([shlex.join(words[:4]), *(shlex.quote(word) for word in words[4:])])
+
+
+def _number(value):
+  return f'{value:,}' if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _duration(seconds):
+  if seconds < 120:
+    return f'{seconds:.3g} s'
+  if seconds < 7200:
+    return f'{seconds / 60:.1f} min'
+  return f'{seconds / 3600:.1f} h'
+
+
+def _bytes(count):
+  for unit in ('bytes', 'kB', 'MB', 'GB'):
+    if count < 1000:
+      return f'{count:.3g} {unit}'
+    count /= 1000
+  return f'{count:,.3g} TB'
+
+
+def _headline(run, scene):
+  shown = []
+  if not run.finished:
+    shown.append(blocks.Text(
+        f'This run is not finished: {len(run.rounds)} of {run.flags.get("rounds", "?")} rounds are '
+        'done. Its command, given again, continues it. What follows is what there is so far.',
+        'warning',
+    ))
+  shown += [blocks.Text(_what(run)), blocks.Text(_data(run, scene))]
+  accuracy = runs.accuracy(run)
+  if accuracy is None:
+    shown.append(blocks.Text('The test accuracy was not measured in any round.', 'warning'))
+  else:
+    shown.append(_accuracies(run, accuracy))
+  rejected = run.metrics.get('rejected')
+  if rejected is not None and rejected.dtype.kind == 'f' and np.nansum(rejected) > 0:
+    shown.append(blocks.Text(
+        f'{int(np.nansum(rejected))} client updates were not finite and were left out; a smaller '
+        'step size may help.', 'warning',
+    ))
+  return shown
+
+
+def _what(run):
+  method = str(run.flags.get('method', '?'))
+  known = registry.METHODS.get(method)
+  title = f': {known.title} ({known.paper})' if known else ''
+  return f'Method {method}{title}.'
+
+
+def _data(run, scene):
+  flags = run.flags
+  drawn = (
+      f'scene {flags["scene"]}' if flags.get('scene') else
+      f'partition {flags.get("partition")}, noise {flags.get("noise")} at {flags.get("noise_rate")}'
+  )
+  return (
+      f'Data: {flags.get("dataset")}, {len(scene.clean_label):,} training examples of '
+      f'{len(scene.sizes)} clients, {drawn}; {scene.flipped.mean():.1%} of the labels are wrong. '
+      f'Seed {flags.get("seed")}.'
+  )
+
+
+def _accuracies(run, accuracy):
+  seconds = run.seconds[np.isfinite(run.seconds)]
+  numbers = [
+      blocks.Number(f'{accuracy.best:.4f}', 'best test accuracy',
+                    f'round {accuracy.best_round}; chosen on the test set'),
+      blocks.Number(f'{accuracy.last10:.4f}',
+                    f'mean of the last {min(10, accuracy.evaluations)}',
+                    f'of {accuracy.evaluations} evaluations'),
+      blocks.Number(f'{accuracy.final:.4f}', 'final test accuracy', 'the last evaluation'),
+  ]
+  if len(seconds):
+    numbers.append(blocks.Number(
+        _duration(float(seconds.sum())), f'for {len(seconds)} rounds',
+        f'median {float(np.median(seconds)):.3g} s a round',
+    ))
+  return blocks.Numbers(numbers)
+
+
+def _repeat(run, scene):
+  del scene  # Unused.
+  shown = [blocks.Code(command(run))]
+  code = f'Code version {run.code}. ' if run.code else ''
+  shown.append(blocks.Text(
+      f'{code}All randomness is a function of the seed: with the same code and packages, on the '
+      'same kind of processor, the numbers are the same.'
+  ))
+  if run.flags.get('scene'):
+    shown.append(blocks.Text(
+        'The clients and labels are those of another run, whose scene.npz this command needs; the '
+        'copy in this run directory is the same.'
+    ))
+  shown.append(blocks.Table(
+      (), [(n, _number(v)) for n, v in run.method_parameters.items()], "The method's parameters"
+  ))
+  shown.append(blocks.Table((), [(f'--{n}', str(v)) for n, v in run.flags.items()], 'All flags'))
+  return shown
+
+
+def _curves(run, scene):
+  del scene  # Unused.
+  stages = run.metrics.get('stage', ())
+  spans = plots.stage_spans(stages)
+  nothing = np.full(len(run.rounds), np.nan)
+  shown = []
+  if runs.accuracy(run) is not None:
+    shown.append(blocks.Picture(
+        'accuracy',
+        plots.accuracy(run.rounds, run.metrics['test_accuracy'], stages),
+        'Share of the clean test examples that the global model gets right.' + _stages(spans),
+    ))
+  shown.append(blocks.Picture(
+      'losses',
+      plots.losses(
+          run.rounds, _numeric(run, 'train_loss', nothing), _numeric(run, 'test_loss', nothing),
+          stages,
+      ),
+      "The training loss is the method's own objective on the noisy labels, averaged over the "
+      "examples of the round's clients; it is not comparable between methods, and below 0 where a "
+      'contrastive term is subtracted.',
+  ))
+  return shown
+
+
+def _numeric(run, name, default):
+  values = run.metrics.get(name, default)
+  return values if values.dtype.kind == 'f' else default
+
+
+def _stages(spans):
+  if len(spans) < 2:
+    return ''
+  return ' Stages: ' + ', '.join(f'{s.name} (rounds {s.first} to {s.last})' for s in spans) + '.'
+
+
+def _federation(run, scene):
+  del run  # Unused.
+  clients = len(scene.sizes)
+  classes = int(max(scene.noisy_label.max(), scene.clean_label.max())) + 1
+  counts = np.bincount(
+      scene.client_of.astype(np.int64) * classes + scene.noisy_label, minlength=clients * classes
+  ).reshape(clients, classes)
+  held = (counts > 0).sum(axis=1)
+  return [
+      blocks.Picture(
+          'federation',
+          plots.federation(counts),
+          f'Labels as the clients hold them, after noise; white: none. A client holds '
+          f'{_range(scene.sizes)} examples of {_range(held)} classes.',
+      ),
+      blocks.Picture(
+          'noise_rates',
+          plots.noise_rates(scene.nominal_rate, scene.realised_rate, scene.sizes),
+          'Nominal: the mean probability with which the labels were changed. Realised: the share '
+          f'that did change. Realised over all: {scene.flipped.mean():.1%} of '
+          f'{len(scene.clean_label):,} labels. Ground truth: no federated computation sees it.',
+      ),
+      *(blocks.Text(f'Partition: {note}.') for note in scene.notes),
+  ]
+
+
+def _range(values):
+  low, high = int(values.min()), int(values.max())
+  return f'{low}' if low == high else f'{low} to {high} (median {np.median(values):g})'
+
+
+def short_type(type_spec: str) -> str:
+  """Returns a TFF type in few words: '10 tensors, 27,530 float32' for a model."""
+  if len(type_spec) <= _LONG_TYPE:
+    return type_spec
+  tensors = _TENSOR.findall(type_spec)
+  if not tensors:
+    return type_spec[:_LONG_TYPE] + '...'
+  sizes: dict[str, int | None] = {}
+  for dtype, shape in tensors:
+    dims = shape.strip('[]').split(',') if shape else []
+    if '?' in dims or sizes.get(dtype, 0) is None:
+      sizes[dtype] = None
+    else:
+      sizes[dtype] = sizes.get(dtype, 0) + int(np.prod([int(d) for d in dims if d], dtype=np.int64))
+  numbers = ', '.join(f'{"?" if n is None else f"{n:,}"} {dtype}' for dtype, n in sizes.items())
+  return f'{len(tensors)} tensor{"" if len(tensors) == 1 else "s"}: {numbers}'
+
+
+def _uplink(run, scene):
+  del scene  # Unused.
+  with_bytes = any('num_bytes' in field for field in run.uplink)
+  header = ['what', 'type', 'intrinsic', 'who can see it', 'bounds']
+  if with_bytes:
+    header.append('size')
+  rows = [_field(field, with_bytes) for field in run.uplink]
+  shown = [blocks.Table((*header, 'why'), rows)]
+  sent = [
+      f'{_bytes(float(np.nansum(run.metrics[column])))} {direction}'
+      for column, direction in (('bytes_up', 'from clients to the server'),
+                                ('bytes_down', 'from the server to clients'))
+      if column in run.metrics and run.metrics[column].dtype.kind == 'f'
+  ]
+  if sent:
+    shown.append(blocks.Text(f'In {len(run.rounds)} rounds: {" and ".join(sent)}.'))
+  return shown
+
+
+def _field(field, with_bytes):
+  type_spec = str(field.get('type_spec', ''))
+  short = short_type(type_spec)
+  disclosure = str(field.get('disclosure', ''))
+  cells = [
+      str(field.get('name', '')),
+      type_spec if short == type_spec else blocks.Folded(short, type_spec),
+      str(field.get('intrinsic', '')),
+      _DISCLOSURE.get(disclosure, disclosure),
+      _bounds(field.get('lower'), field.get('upper')),
+  ]
+  if with_bytes:
+    size = field.get('num_bytes')
+    cells.append(_bytes(size) if isinstance(size, int) else '')
+  return (*cells, str(field.get('reason', '')))
+
+
+def _bounds(lower, upper):
+  if lower is None and upper is None:
+    return 'none'
+  if upper is None:
+    return f'at least {lower:g}' if isinstance(lower, int | float) else str(lower)
+  if lower is None:
+    return f'at most {upper}'
+  return f'{lower} to {upper}'
+
+
+def _privacy(run, scene):
+  del scene  # Unused.
+  rows = [
+      (
+          str(r.get('name', '')), str(r.get('recipient', '')), str(r.get('aggregation', '')),
+          str(r.get('mechanism', '')), _epsilon(r.get('epsilon')), _number(r.get('times', '')),
+          str(r.get('accounting', '')), str(r.get('status', '')),
+      )
+      for r in run.privacy['releases']
+  ]
+  totals = [
+      f'The whole run: {_whole(t.get("epsilon"))} for {t.get("unit")}.'
+      for t in run.privacy['totals']
+  ]
+  return [
+      blocks.Text(' '.join([*totals, run.privacy['statement']]), 'notice'),
+      blocks.Table(
+          ('release', 'to whom', 'in what form', 'protected by', 'epsilon', 'times', 'accounting',
+           'status'),
+          rows,
+      ),
+  ]
+
+
+def _epsilon(value):
+  if value == 'inf':
+    return 'infinite'
+  return f'{value:.4g}' if isinstance(value, int | float) else str(value)
+
+
+def _whole(value):
+  return 'no finite epsilon' if value == 'inf' else f'epsilon {_epsilon(value)}'
+
+
+def _times(run, scene):
+  del scene  # Unused.
+  shown = [blocks.Picture(
+      'seconds',
+      plots.seconds(run.seconds),
+      'Wall time without evaluation. The first round of a process also compiles.',
+  )]
+  spans = plots.stage_spans(run.metrics.get('stage', ()))
+  if len(spans) > 1:
+    shown.append(blocks.Table(
+        ('stage', 'rounds', 'seconds'),
+        [
+            (s.name, f'{s.first} to {s.last}',
+             f'{float(np.nansum(run.seconds[s.first - 1:s.last])):.4g}')
+            for s in spans
+        ],
+    ))
+  return shown
+
+
+def _versions(run, scene):
+  del scene  # Unused.
+  return [blocks.Table((), [(name, str(version)) for name, version in run.versions.items()])]
+
+
+def _always(run):
+  del run  # Unused.
+  return True
+
+
+def _has_rounds(run):
+  return len(run.rounds) > 0
+
+
+# What single methods have to show, each where `applies` finds it.
+METHOD_SECTIONS: tuple[blocks.Section, ...] = (label_prior.SECTION,)
+
+SECTIONS: tuple[blocks.Section, ...] = (
+    blocks.Section('Result', _always, _headline),
+    blocks.Section('How to repeat it', _always, _repeat),
+    blocks.Section('Training', _has_rounds, _curves),
+    blocks.Section('Federation and label noise', _always, _federation),
+    *METHOD_SECTIONS,
+    blocks.Section('What left the clients', lambda run: run.uplink is not None, _uplink),
+    blocks.Section('What it cost in privacy', lambda run: run.privacy is not None, _privacy),
+    blocks.Section(
+        'Times', lambda run: bool(np.isfinite(run.seconds).any()), _times
+    ),
+    blocks.Section('Package versions', lambda run: bool(run.versions), _versions),
+)
