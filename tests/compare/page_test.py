@@ -22,8 +22,8 @@ class PageTest(grid_case.GridCase):
   def test_has_the_numbers_and_the_marks(self):
     self.write()
     _, text = self._page()
-    self.assertIn('91.00 ± 1.00 ★', text)
-    self.assertIn('64.67 ± 1.15 †', text)
+    self.assertIn('91.00\u00a0±\u00a01.00\u00a0★', text)
+    self.assertIn('64.67\u00a0±\u00a01.15\u00a0†', text)
     self.assertIn('+9.00 [+7.00, +10.00] (n=3)', text)
     self.assertNotIn('**', text)
 

@@ -136,8 +136,9 @@ class RenderTest(grid_case.GridCase):
         published={('fedavg', 'noise_rate=0.2'): (76.84, 0.91)}, source='The paper'
     )
     text = tables.to_markdown(grid, tables.collect(grid))
-    self.assertIn('82.00 ± 2.00 [paper 76.84 ± 0.91]', text)
-    self.assertIn('In brackets: The paper.', text)
+    self.assertIn('| fedavg | 82.00 ± 2.00 |', text)
+    self.assertIn('| fedavg, paper | 76.84 ± 0.91 | – |', text)
+    self.assertIn('Paper: The paper. Ours: scale "command line": --rounds=2.', text)
 
   def test_not_available_is_shown_as_such(self):
     self.write()
@@ -147,7 +148,7 @@ class RenderTest(grid_case.GridCase):
     )
     grid = self.grid._replace(cells=cells)
     text = tables.to_markdown(grid, tables.collect(grid))
-    self.assertIn('| feddpcont | not available | not available |', text)
+    self.assertNotIn('| feddpcont |', text)
     self.assertIn('- feddpcont, 2 settings: not available: method x', text)
 
   def test_csv_has_the_same_numbers(self):

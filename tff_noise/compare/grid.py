@@ -47,6 +47,7 @@ class Grid(NamedTuple):
   Attributes:
     title: Heading of the tables.
     source: Where published numbers come from; '' without any.
+    scale: What was run: the name of the scale and the flags all cells share.
     metric: The number that is compared, one of `METRICS`.
     baseline: The method that paired differences are taken against.
     methods: Rows, in order.
@@ -58,6 +59,7 @@ class Grid(NamedTuple):
 
   title: str
   source: str
+  scale: str
   metric: str
   baseline: str
   methods: tuple[str, ...]
@@ -144,12 +146,12 @@ def from_flags(
       'source': '',
       'metric': metric,
       'baseline': baseline or methods[0],
-      'scales': {'flags': {'seeds': list(seeds), 'flags': {}}},
+      'scales': {'command line': {'seeds': list(seeds), 'flags': {}}},
       'settings': settings,
       'methods': rows,
       'published': {},
   }
-  return _from_content(content, 'flags', None, extra, root_dir)
+  return _from_content(content, 'command line', None, extra, root_dir)
 
 
 def _assignment(text):
@@ -193,6 +195,7 @@ def _from_content(content, scale, seeds, extra, root_dir):
   return Grid(
       title=str(content['title']),
       source=str(content['source'] or ''),
+      scale=' '.join([f'scale "{scale}":', *_arguments(chosen.get('flags') or {}), *extra]),
       metric=content['metric'],
       baseline=content['baseline'],
       methods=tuple(names),

@@ -43,9 +43,16 @@ def _sections(grid, results):
           blocks.Number(str(lacking), 'not available', 'in this version'),
       )),
   ]
+  head.append(blocks.Text(f'Run at {grid.scale}.'))
   listed = tables.problems(results)
   if listed:
-    head.append(blocks.Text('Without a result: ' + '; '.join(listed) + '.', 'notice'))
+    head.append(
+        blocks.Table(
+            ('without a result',),
+            [[line] for line in listed],
+            summary=f'Without a result: {len(listed)}',
+        )
+    )
   built = [sections.Built('What was run', head)]
   built.append(sections.Built('Over settings', [_heat_map(grid, results)]))
   for table in tables.all_tables(grid, results):
@@ -65,8 +72,9 @@ def _sections(grid, results):
 
 
 def _starred(text):
-  """The page's cells cannot be bold: a star marks what is."""
-  return text.replace('**', '') + ' ★' if text.startswith('**') else text
+  """The page's cells cannot be bold: a star marks what is. Numbers keep together."""
+  text = text.replace(' ± ', '\u00a0±\u00a0').replace(' †', '\u00a0†')
+  return text.replace('**', '') + '\u00a0★' if text.startswith('**') else text
 
 
 def _heat_map(grid, results):

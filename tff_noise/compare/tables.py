@@ -270,34 +270,37 @@ _MARKS = (
 
 
 def accuracy_table(grid: grid_lib.Grid, results: Sequence[Result], metric: str) -> Table:
-  """Mean ± standard deviation of each method (rows) in each setting (columns)."""
+  """Mean ± standard deviation of each method (rows) in each setting (columns).
+
+  In the table of the grid's own metric, a method's published numbers are the row below ours; of a
+  method that is not available they are its only row.
+  """
   table = entries(grid, results, metric)
-
-  def text(method, setting):
-    entry = table[method, setting]
-    if entry.lacking:
-      shown = 'not available'
-    elif not entry.spread.n:
-      shown = 'no run'
-    else:
-      shown = _plus_minus(entry.spread.mean, entry.spread.sd)
-      if entry.spread.n < len(grid.seeds):
-        shown += f' (n={entry.spread.n})'
-      if entry.best:
-        shown = f'**{shown}**'
-      elif entry.not_distinguishable:
-        shown += ' †'
-    if entry.published and metric == grid.metric:
-      shown += f' [paper {_plus_minus(*entry.published)}]'
-    return shown
-
-  rows = tuple(
-      (method, *(text(method, setting) for setting in grid.settings)) for method in grid.methods
-  )
+  rows = []
+  for method in grid.methods:
+    row = [table[method, setting] for setting in grid.settings]
+    if not all(entry.lacking for entry in row):
+      rows.append((method, *(_accuracy_text(entry, len(grid.seeds)) for entry in row)))
+    if metric == grid.metric and any(entry.published for entry in row):
+      published = (_plus_minus(*e.published) if e.published else '–' for e in row)
+      rows.append((f'{method}, paper', *published))
   notes = [f'{len(grid.seeds)} seeds; mean ± standard deviation. {_MARKS}']
   if grid.published and metric == grid.metric:
-    notes.append(f'In brackets: {grid.source}.')
-  return Table(_TITLES[metric], ('method', *grid.settings), rows, tuple(notes))
+    notes.append(f'Paper: {grid.source}. Ours: {grid.scale}.')
+  return Table(_TITLES[metric], ('method', *grid.settings), tuple(rows), tuple(notes))
+
+
+def _accuracy_text(entry, num_seeds):
+  if entry.lacking:
+    return 'not available'
+  if not entry.spread.n:
+    return 'no run'
+  shown = _plus_minus(entry.spread.mean, entry.spread.sd)
+  if entry.spread.n < num_seeds:
+    shown += f' (n={entry.spread.n})'
+  if entry.best:
+    return f'**{shown}**'
+  return f'{shown} †' if entry.not_distinguishable else shown
 
 
 def _plus_minus(mean, sd):
@@ -322,7 +325,7 @@ def difference_table(grid: grid_lib.Grid, results: Sequence[Result], metric: str
   rows = tuple(
       (method, *(text(method, setting) for setting in grid.settings))
       for method in grid.methods
-      if method != grid.baseline
+      if method != grid.baseline and not all(table[method, s].lacking for s in grid.settings)
   )
   return Table(
       f'{_TITLES[metric]}: difference to {grid.baseline}',
@@ -377,7 +380,7 @@ def all_tables(grid: grid_lib.Grid, results: Sequence[Result]) -> list[Table]:
 
 def to_markdown(grid: grid_lib.Grid, results: Sequence[Result]) -> str:
   """Returns all tables and the list of problems as Markdown."""
-  lines = [f'# {grid.title}', '']
+  lines = [f'# {grid.title}', '', f'Run at {grid.scale}.', '']
   for table in all_tables(grid, results):
     lines += [f'## {table.title}', '', _row(table.header), _row(['---'] * len(table.header))]
     lines += [_row(row) for row in table.rows]
