@@ -10,6 +10,8 @@ import tqdm
 from tff_noise.program import training
 
 _LINES = 20
+# A short bar, so that what follows it fits into 80 columns.
+_BAR = '{percentage:3.0f}%|{bar:16}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]'
 
 
 @contextlib.contextmanager
@@ -18,7 +20,7 @@ def bar(total_rounds: int) -> Iterator[Callable[[training.RoundResult], None]]:
   if not sys.stderr.isatty():
     yield lambda result: _print_line(result, total_rounds)
     return
-  with tqdm.tqdm(total=total_rounds, unit='round', dynamic_ncols=True) as shown:
+  with tqdm.tqdm(total=total_rounds, bar_format=_BAR, dynamic_ncols=True) as shown:
     accuracy = math.nan
 
     def update(result):
