@@ -12,7 +12,6 @@ from absl import flags
 
 from tff_noise import types
 from tff_noise.compare import grid as grid_lib
-from tff_noise.compare import page
 from tff_noise.compare import runner
 from tff_noise.compare import tables
 from tff_noise.program import child
@@ -97,7 +96,10 @@ def _compare(extra):
       ('table.csv', tables.to_csv(grid, results)),
   ):
     run_directory.write_text(out.file(file), text)
-  logging.getLogger('matplotlib').setLevel(logging.ERROR)  # Of a cache it cannot write.
+  # Matplotlib takes a second to load, and complains where its cache cannot be written.
+  logging.getLogger('matplotlib').setLevel(logging.ERROR)
+  from tff_noise.compare import page
+
   page.write(out.path, grid, results)
   print(markdown)
   for outcome in failed:
