@@ -42,11 +42,14 @@ class CompareTest(absltest.TestCase):
     return _run(f'--root_dir={self.root}', *_GRID, *arguments)
 
   def _runs(self):
-    return sorted(n for n in os.listdir(self.root) if n.startswith('fed'))
+    names = os.listdir(self.root) if os.path.exists(self.root) else []
+    return sorted(n for n in names if n.startswith('fed'))
+
+  def _summary_paths(self):
+    return [os.path.join(self.root, name, 'summary.json') for name in self._runs()]
 
   def _summaries(self):
-    paths = [os.path.join(self.root, name, 'summary.json') for name in self._runs()]
-    return {path: os.stat(path).st_mtime_ns for path in paths}
+    return {path: os.stat(path).st_mtime_ns for path in self._summary_paths()}
 
   def test_runs_tabulates_and_does_not_run_again(self):
     status, out, err = self._compare()
@@ -76,7 +79,26 @@ class CompareTest(absltest.TestCase):
     self.assertIn('Without a result', out)
     self.assertRegex(out, r'\| feddpcont \| \*\*\d')
 
-  def test_killed_it_takes_its_runs_along_and_continues(self):
+  def test_killed_and_started_again_it_redoes_nothing_and_changes_no_number(self):
+    whole = self.create_tempdir().full_path
+    self.assertEqual(_run(f'--root_dir={whole}', *_GRID)[0], 0)
+    process = _start(f'--root_dir={self.root}', *_GRID)
+    while process.poll() is None and not any(map(os.path.exists, self._summary_paths())):
+      time.sleep(0.05)  # Polls; what follows does not depend on how long it took.
+    process.kill()
+    process.communicate(timeout=_WAIT_SECONDS)
+    finished = {p: os.stat(p).st_mtime_ns for p in self._summary_paths() if os.path.exists(p)}
+    self.assertNotEmpty(finished)
+    self.assertEqual(self._compare()[0], 0)
+    self.assertEqual({p: os.stat(p).st_mtime_ns for p in finished}, finished)
+    for name in self._runs():
+      contents = []
+      for root in (whole, self.root):
+        with open(os.path.join(root, name, 'metrics.csv'), encoding='utf-8') as file:
+          contents.append(file.read())
+      self.assertEqual(*contents)
+
+  def test_killed_it_takes_its_runs_along(self):
     process = _start(f'--root_dir={self.root}', *_GRID, '--rounds=100000', '--methods=fedavg')
     children = []
     while process.poll() is None and len(children) < 2:

@@ -9,6 +9,7 @@ from absl.testing import parameterized
 
 from tests.report import run_files
 from tff_noise import types
+from tff_noise.program import summary
 from tff_noise.report import runs
 
 
@@ -139,16 +140,16 @@ class AccuracyTest(absltest.TestCase):
 
   def test_by_hand(self):
     self.assertEqual(
-        self._accuracy([0.25, 0.75, 0.75, 0.5]), runs.Accuracy(0.75, 2, 0.5625, 0.5, 4)
+        self._accuracy([0.25, 0.75, 0.75, 0.5]), summary.Accuracy(0.75, 2, 0.5625, 0.5, 4)
     )
 
   def test_last_ten_evaluations_only(self):
     values = [1.0] * 5 + [0.5, 0.25] * 5
-    self.assertEqual(self._accuracy(values), runs.Accuracy(1.0, 1, 0.375, 0.25, 15))
+    self.assertEqual(self._accuracy(values), summary.Accuracy(1.0, 1, 0.375, 0.25, 15))
 
   def test_rounds_without_evaluation_do_not_count(self):
     self.assertEqual(
-        self._accuracy(['nan', 0.5, 'nan', 1.0]), runs.Accuracy(1.0, 4, 0.75, 1.0, 2)
+        self._accuracy(['nan', 0.5, 'nan', 1.0]), summary.Accuracy(1.0, 4, 0.75, 1.0, 2)
     )
 
   def test_never_evaluated(self):

@@ -13,11 +13,6 @@ from tff_noise.report import html
 from tff_noise.report import plots
 from tff_noise.report import sections
 
-_METRIC_TITLES = {
-    'best_test_accuracy': 'Best test accuracy (share correct)',
-    'last10_test_accuracy': 'Mean test accuracy of the last 10 evaluations (share correct)',
-}
-
 
 def write(folder: str, grid: grid_lib.Grid, results: Sequence[tables.Result]) -> str:
   """Writes `comparison.html` and `plots/` into `folder`; returns the path of the page."""
@@ -86,7 +81,7 @@ def _heat_map(grid, results):
       np.array([s.mean / 100 for s in spreads]).reshape(shape),
       methods,
       grid.settings,
-      title=_METRIC_TITLES[grid.metric],
+      title=f'{tables.TITLES[grid.metric]} (share correct)',
       spread=np.array([s.sd / 100 for s in spreads]).reshape(shape),
       counts=np.array([s.n for s in spreads]).reshape(shape),
   )

@@ -20,9 +20,9 @@ from tff_noise.report import runs
 
 _RESAMPLES = 10_000
 _INTERVAL = (2.5, 97.5)
-_TITLES = {
-    'best_test_accuracy': 'Best test accuracy, percent',
-    'last10_test_accuracy': 'Test accuracy, mean of the last 10 evaluations, percent',
+TITLES = {
+    'best_test_accuracy': 'Best test accuracy',
+    'last10_test_accuracy': 'Test accuracy, mean of the last 10 evaluations',
 }
 
 
@@ -287,7 +287,7 @@ def accuracy_table(grid: grid_lib.Grid, results: Sequence[Result], metric: str) 
   notes = [f'{len(grid.seeds)} seeds; mean ± standard deviation. {_MARKS}']
   if grid.published and metric == grid.metric:
     notes.append(f'Paper: {grid.source}. Ours: {grid.scale}.')
-  return Table(_TITLES[metric], ('method', *grid.settings), tuple(rows), tuple(notes))
+  return Table(f'{TITLES[metric]}, percent', ('method', *grid.settings), tuple(rows), tuple(notes))
 
 
 def _accuracy_text(entry, num_seeds):
@@ -328,7 +328,7 @@ def difference_table(grid: grid_lib.Grid, results: Sequence[Result], metric: str
       if method != grid.baseline and not all(table[method, s].lacking for s in grid.settings)
   )
   return Table(
-      f'{_TITLES[metric]}: difference to {grid.baseline}',
+      f'{TITLES[metric]}, percent: difference to {grid.baseline}',
       ('method', *grid.settings),
       rows,
       (

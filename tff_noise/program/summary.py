@@ -4,9 +4,8 @@ Reads the run directory and imports no TensorFlow.
 """
 
 import csv
-import math
 import textwrap
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,22 +21,60 @@ def read_rows(path: str) -> list[dict[str, str]]:
     return list(csv.DictReader(file))
 
 
-def summarize(run: run_directory.RunDirectory) -> dict[str, Any]:
-  """Returns best accuracy (and its round), mean of the last 10 evaluations, rounds and seconds.
+class Accuracy(NamedTuple):
+  """Test accuracy of a run, over the rounds that were evaluated.
+
+  Attributes:
+    best: The highest, which is chosen on the test set.
+    best_round: The first round that reached it.
+    last10: Mean of the last ten evaluations.
+    final: The last.
+    evaluations: How many there were.
+  """
+
+  best: float
+  best_round: int
+  last10: float
+  final: float
+  evaluations: int
+
+
+def accuracy(rounds: np.ndarray, values: np.ndarray) -> Accuracy | None:
+  """Returns the accuracy of a run, or None where it was never measured.
 
   FedCorr and FedDPCont report the best test accuracy, ClipFL the mean over the last 10 rounds; the
   first selects on the test set, so both are given.
+
+  Args:
+    rounds: int `[rounds]`, their numbers.
+    values: float `[rounds]`, test accuracy; nan where it was not measured.
   """
+  known = np.flatnonzero(np.isfinite(values))
+  if not len(known):
+    return None
+  best = known[np.argmax(values[known])]  # The first of equals.
+  return Accuracy(
+      best=float(values[best]),
+      best_round=int(rounds[best]),
+      last10=float(np.mean(values[known[-_LAST:]])),
+      final=float(values[known[-1]]),
+      evaluations=len(known),
+  )
+
+
+def summarize(run: run_directory.RunDirectory) -> dict[str, Any]:
+  """Returns the accuracies, and what the run cost in rounds, bytes and seconds."""
   rows = read_rows(run.file('metrics.csv'))
-  accuracy = [(int(r['round']), float(r['test_accuracy'])) for r in rows]
-  evaluated = [(n, a) for n, a in accuracy if not math.isnan(a)]
-  best_round, best = max(evaluated, key=lambda pair: (pair[1], -pair[0]))
+  reached = accuracy(
+      np.array([int(r['round']) for r in rows]),
+      np.array([float(r['test_accuracy']) for r in rows]),
+  )
   seconds = [float(r['seconds']) for r in read_rows(run.file('timing.csv'))]
   return {
-      'best_test_accuracy': best,
-      'best_round': best_round,
-      'last10_test_accuracy': float(np.mean([a for _, a in evaluated[-_LAST:]])),
-      'final_test_accuracy': evaluated[-1][1],
+      'best_test_accuracy': reached.best,
+      'best_round': reached.best_round,
+      'last10_test_accuracy': reached.last10,
+      'final_test_accuracy': reached.final,
       'rounds': len(rows),
       'rejected_updates': sum(int(r['rejected']) for r in rows),
       'bytes_up': sum(int(r['bytes_up']) for r in rows),

@@ -10,11 +10,11 @@ import numpy as np
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
 from tff_noise.program import run_directory
+from tff_noise.program import summary as summary_lib
 
 # Columns of metrics.csv that are texts even where every value looks like a number.
 _TEXTS = frozenset({'stage'})
 
-_LAST = 10
 
 
 class Run(NamedTuple):
@@ -58,24 +58,6 @@ class Run(NamedTuple):
     return self.summary is not None
 
 
-class Accuracy(NamedTuple):
-  """Test accuracy of a run, over the rounds that were evaluated.
-
-  Attributes:
-    best: The highest, which is chosen on the test set.
-    best_round: The first round that reached it.
-    last10: Mean of the last ten evaluations.
-    final: The last.
-    evaluations: How many there were.
-  """
-
-  best: float
-  best_round: int
-  last10: float
-  final: float
-  evaluations: int
-
-
 def read_run(path: str) -> Run:
   """Returns the run in the directory `path`, finished or not.
 
@@ -113,20 +95,11 @@ def read_run(path: str) -> Run:
   )
 
 
-def accuracy(run: Run) -> Accuracy | None:
+def accuracy(run: Run) -> summary_lib.Accuracy | None:
   """Returns the run's test accuracy so far, or None where it was never measured."""
-  values = run.metrics.get('test_accuracy', np.zeros(0))
-  known = np.flatnonzero(np.isfinite(values))
-  if not len(known):
+  if 'test_accuracy' not in run.metrics:
     return None
-  best = known[np.argmax(values[known])]  # The first of equals.
-  return Accuracy(
-      best=float(values[best]),
-      best_round=int(run.rounds[best]),
-      last10=float(np.mean(values[known[-_LAST:]])),
-      final=float(values[known[-1]]),
-      evaluations=len(known),
-  )
+  return summary_lib.accuracy(run.rounds, run.metrics['test_accuracy'])
 
 
 def read_scene(run: Run) -> scene_lib.Scene:
