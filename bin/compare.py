@@ -15,6 +15,7 @@ from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import runner
 from tff_noise.compare import tables
 from tff_noise.program import child
+from tff_noise.program import command_line
 from tff_noise.program import run_directory
 
 _FLAGS = flags.FlagValues()
@@ -45,22 +46,17 @@ _NAMES = frozenset(_FLAGS)
 
 def main(argv: list[str]) -> int:
   """Returns 0 if every available cell has a result, 1 if some have none, 2 after a mistake."""
-  os.chdir(os.environ.get('BUILD_WORKING_DIRECTORY', '.'))
-  try:
-    try:
-      rest = _FLAGS(argv, known_only=True)[1:]
-    except flags.Error as error:
-      raise types.UsageError(' '.join(str(error).split())) from error
-    if _FLAGS.help:
-      print(_help_text())
-      return 0
-    return _compare(rest)
-  except types.UsageError as error:
-    print(f'compare: {error}', file=sys.stderr)
-    return 2
-  except KeyboardInterrupt:
-    print('compare: interrupted; the same command continues the grid', file=sys.stderr)
-    return 130
+  return command_line.run(
+      'compare', lambda: _main(argv), 'interrupted; the same command continues the grid'
+  )
+
+
+def _main(argv):
+  values, rest = command_line.parse(_FLAGS, argv, known_only=True)
+  if values.help:
+    print(_help_text())
+    return 0
+  return _compare(values, rest)
 
 
 def _help_text():
@@ -73,22 +69,22 @@ def _help_text():
   return '\n'.join(lines)
 
 
-def _compare(extra):
-  if _FLAGS.jobs < 1:
-    raise types.UsageError(f'--jobs must be at least 1, got {_FLAGS.jobs}')
+def _compare(values, extra):
+  if values.jobs < 1:
+    raise types.UsageError(f'--jobs must be at least 1, got {values.jobs}')
   stray = [text for text in extra if not text.startswith('--')]
   if stray:
     raise types.UsageError(f'unexpected argument {stray[0]!r}; flags are written --name=value')
-  grid, name = _grid(extra)
+  grid, name = _grid(values, extra)
   out = run_directory.locate(
-      _FLAGS.out_dir or os.path.join(_FLAGS.root_dir, 'compare'), '' if _FLAGS.out_dir else name
+      values.out_dir or os.path.join(values.root_dir, 'compare'), '' if values.out_dir else name
   )
   os.makedirs(out.path, exist_ok=True)
   failed = []
-  if _FLAGS.run:
+  if values.run:
     with child.terminable():
-      failed = _run(grid, out)
-  results = tables.collect(grid, mixed_code=_FLAGS.mixed_code)
+      failed = _run(grid, out, values.jobs)
+  results = tables.collect(grid, mixed_code=values.mixed_code)
   markdown = tables.to_markdown(grid, results)
   for file, text in (
       ('table.md', markdown),
@@ -112,33 +108,33 @@ def _compare(extra):
   return 1 if any(r.problem and not r.cell.lacking for r in results) else 0
 
 
-def _grid(extra):
+def _grid(values, extra):
   seeds = None
-  if _FLAGS.seeds is not None:
+  if values.seeds is not None:
     try:
-      seeds = [int(s) for s in _FLAGS.seeds]
+      seeds = [int(s) for s in values.seeds]
     except ValueError:
-      raise types.UsageError(f'--seeds must be whole numbers, got {_FLAGS.seeds}') from None
-  if _FLAGS.grid is not None:
-    ignored = [f'--{n}' for n in ('methods', 'vary', 'metric', 'baseline') if _FLAGS[n].present]
+      raise types.UsageError(f'--seeds must be whole numbers, got {values.seeds}') from None
+  if values.grid is not None:
+    ignored = [f'--{n}' for n in ('methods', 'vary', 'metric', 'baseline') if values[n].present]
     if ignored:
       raise types.UsageError(f'{", ".join(ignored)} cannot be given with --grid, which fixes them')
-    grid = grid_lib.load(_FLAGS.grid, _FLAGS.scale, seeds, extra, _FLAGS.root_dir)
-    return grid, f'{os.path.splitext(os.path.basename(_FLAGS.grid))[0]}_{_FLAGS.scale}'
+    grid = grid_lib.load(values.grid, values.scale, seeds, extra, values.root_dir)
+    return grid, f'{os.path.splitext(os.path.basename(values.grid))[0]}_{values.scale}'
   grid = grid_lib.from_flags(
-      _FLAGS.methods,
-      _FLAGS.vary,
+      values.methods,
+      values.vary,
       [0, 1, 2] if seeds is None else seeds,
       extra,
-      _FLAGS.root_dir,
-      metric=_FLAGS.metric,
-      baseline=_FLAGS.baseline,
+      values.root_dir,
+      metric=values.metric,
+      baseline=values.baseline,
   )
   names = sorted(cell.config.name() for cell in grid.cells if cell.config is not None)
   return grid, 'flags_' + hashlib.sha256('\n'.join(names).encode()).hexdigest()[:8]
 
 
-def _run(grid, out):
+def _run(grid, out, jobs):
   """Runs what is not finished; returns the outcomes that failed."""
   available = [cell for cell in grid.cells if cell.config is not None]
   left = [cell for cell in available if not runner.is_finished(cell)]
@@ -162,7 +158,7 @@ def _run(grid, out):
     )
 
   outcomes = runner.run_cells(
-      left, jobs=_FLAGS.jobs, log_dir=out.file('logs'), on_outcome=on_outcome
+      left, jobs=jobs, log_dir=out.file('logs'), on_outcome=on_outcome
   )
   return [outcome for outcome in outcomes if outcome.status != 0]
 

@@ -7,6 +7,7 @@ import sys
 from absl import flags as absl_flags
 
 from tff_noise import types
+from tff_noise.program import command_line
 from tff_noise.program import flags
 
 _FLAGS = absl_flags.FlagValues()
@@ -31,28 +32,18 @@ Every other flag is one of bin/train: see the groups Data and Label noise of its
 
 def main(argv: list[str]) -> int:
   """Returns the exit status: 0, or 2 after one line on stderr about what to change."""
-  # `bazel run` starts programs in its own tree; paths are meant from where the user stands.
-  os.chdir(os.environ.get('BUILD_WORKING_DIRECTORY', '.'))
-  try:
-    try:
-      rest = _FLAGS(argv, known_only=True)
-    except absl_flags.Error as error:
-      raise types.UsageError(' '.join(str(error).split())) from error
-    if _FLAGS.help:
-      print(_HELP)
-      return 0
-    config = flags.config_from(flags.parse([rest[0], *_NEUTRAL, *rest[1:]]))
-    folder = _FLAGS.out_dir or os.path.join(
-        'scenes', config.name().removeprefix(f'{config.method}_')
-    )
-    _write(config, folder)
+  return command_line.run('scene', lambda: _scene(argv))
+
+
+def _scene(argv):
+  values, rest = command_line.parse(_FLAGS, argv, known_only=True)
+  if values.help:
+    print(_HELP)
     return 0
-  except types.UsageError as error:
-    print(f'scene: {error}', file=sys.stderr)
-    return 2
-  except KeyboardInterrupt:
-    print('scene: interrupted', file=sys.stderr)
-    return 130
+  config = flags.config_from(flags.parse([argv[0], *_NEUTRAL, *rest]))
+  name = config.name().removeprefix(f'{config.method}_')
+  _write(config, values.out_dir or os.path.join('scenes', name))
+  return 0
 
 
 def _write(config, folder):

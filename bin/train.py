@@ -1,10 +1,9 @@
 """Trains a method: `bazel run //bin:train -- --method=feddpcont`, or `python -m bin.train`."""
 
 import logging
-import os
 import sys
 
-from tff_noise import types
+from tff_noise.program import command_line
 from tff_noise.program import flags
 
 
@@ -14,32 +13,29 @@ def main(argv: list[str]) -> int:
   0 when all is done; 2 after one line on stderr about what to change; 130 after Ctrl-C (and 143
   after SIGTERM), from which the same command continues.
   """
-  # `bazel run` starts programs in its own tree; paths are meant from where the user stands.
-  os.chdir(os.environ.get('BUILD_WORKING_DIRECTORY', '.'))
-  try:
-    values = flags.parse(argv)
-    if values.help:
-      print(flags.help_text())
-      return 0
-    if values.list_methods:
-      print(flags.methods_text())
-      return 0
-    config = flags.config_from(values)
-    from tff_noise.program import run  # What it needs takes seconds to load.
+  return command_line.run(
+      'train', lambda: _train(argv), 'interrupted; the same command continues the run'
+  )
 
-    run.run(config)
-    # Matplotlib takes a second to load, and complains where its cache cannot be written.
-    logging.getLogger('matplotlib').setLevel(logging.ERROR)
-    from tff_noise.report import html
 
-    print(f'  report          {html.write_report(config.path())}')
+def _train(argv):
+  values = flags.parse(argv)
+  if values.help:
+    print(flags.help_text())
     return 0
-  except types.UsageError as error:
-    print(f'train: {error}', file=sys.stderr)
-    return 2
-  except KeyboardInterrupt:
-    print('train: interrupted; the same command continues the run', file=sys.stderr)
-    return 130
+  if values.list_methods:
+    print(flags.methods_text())
+    return 0
+  config = flags.config_from(values)
+  from tff_noise.program import run  # What it needs takes seconds to load.
+
+  run.run(config)
+  # Matplotlib takes a second to load, and complains where its cache cannot be written.
+  logging.getLogger('matplotlib').setLevel(logging.ERROR)
+  from tff_noise.report import html
+
+  print(f'  report          {html.write_report(config.path())}')
+  return 0
 
 
 if __name__ == '__main__':

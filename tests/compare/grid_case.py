@@ -39,7 +39,7 @@ def write_run(path, config, accuracy, *, code='c0de', rounds=2):
       ('summary.json', {
           'best_test_accuracy': accuracy, 'best_round': 1, 'last10_test_accuracy': accuracy - 0.1,
           'final_test_accuracy': accuracy - 0.2, 'rounds': rounds, 'seconds_per_round': 0.5,
-          'seconds': 1.0, 'bytes_up': 3_000_000, 'setup_bytes_up': 500_000,
+          'seconds': 1.0, 'bytes_up': 3_000_000, 'extra_bytes_up': 500_000,
           'bytes_down': 2_000_000,
       }),
       ('privacy.json', {

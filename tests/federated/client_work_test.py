@@ -94,7 +94,7 @@ class LocalTrainingTest(federated_test_case.FederatedTestCase):
 
     weights, velocity, batch_losses = np.zeros((2, 2)), np.zeros((2, 2)), []
     for epoch in range(epochs):
-      seed = client_work.epoch_seed(rng.tf_seed(3, 'local training'), 4, 7, epoch)
+      seed = client_work.fold(rng.tf_seed(3, 'local training'), 4, 7, epoch)
       order = client_work.batch_order(seed, 3).numpy()
       for start in range(0, 3, batch_size):
         batch = order[start : start + batch_size]
@@ -147,7 +147,7 @@ class RandomnessTest(federated_test_case.FederatedTestCase):
     draws = []
     base = rng.tf_seed(0, 'local training')
     for epoch in range(3):
-      seed = client_work.epoch_seed(base, 1, 0, epoch)
+      seed = client_work.fold(base, 1, 0, epoch)
       for start in (0, 2):
         step = tf.random.experimental.stateless_fold_in(seed, 2 + start)
         draws.append(tf.random.stateless_uniform((), step).numpy())
@@ -157,7 +157,7 @@ class RandomnessTest(federated_test_case.FederatedTestCase):
   def test_every_epoch_visits_every_example_once_in_its_own_order(self):
     base = rng.tf_seed(0, 'local training')
     orders = [
-        client_work.batch_order(client_work.epoch_seed(base, 1, 0, e), 50).numpy()
+        client_work.batch_order(client_work.fold(base, 1, 0, e), 50).numpy()
         for e in range(3)
     ]
     for order in orders:
@@ -407,15 +407,15 @@ class MixupTest(federated_test_case.FederatedTestCase):
 
 class FinishTest(federated_test_case.FederatedTestCase):
 
-  def _finish(self, data, **work):
+  def _finish(self, data, num_examples, **work):
     return _run(
-        data, local=np.zeros((0, 2), np.float32),
+        data, local=np.zeros((num_examples, 2), np.float32),
         local_type=tff.TensorType(np.float32, (None, 2)), **work,
     )
 
   def test_predicts_by_the_trained_local_model(self):
     output = self._finish(
-        toy.client(0, *_EXAMPLES), training={'epochs': 2, 'batch_size': 2},
+        toy.client(0, *_EXAMPLES), len(_EXAMPLES[0]), training={'epochs': 2, 'batch_size': 2},
         finish=lambda i: client_work.Finished(i.predict(False)),
     )
     x = np.array(_EXAMPLES[0], np.float32)
@@ -426,7 +426,7 @@ class FinishTest(federated_test_case.FederatedTestCase):
     count = 1000
     x = np.random.default_rng(0).normal(size=(count, 2)).astype(np.float32)
     output = self._finish(
-        toy.client(0, x.tolist(), [0] * count), weights=np.eye(2, dtype=np.float32),
+        toy.client(0, x.tolist(), [0] * count), count, weights=np.eye(2, dtype=np.float32),
         training={'epochs': 1, 'batch_size': count, 'learning_rate': 1e-30},
         finish=lambda i: client_work.Finished(i.predict(False)),
     )
@@ -443,7 +443,7 @@ class FinishTest(federated_test_case.FederatedTestCase):
 
   def test_client_without_examples_finishes_too(self):
     output = self._finish(
-        toy.client(5, [], []), mixup=1.0,
+        toy.client(5, [], []), 0, mixup=1.0,
         labels=lambda y, local: y,
         gradient=lambda i: i.gradients,
         reports=(uplink.UplinkReport('steps', np.int32, 0, 100, 'a test'),),
@@ -453,6 +453,22 @@ class FinishTest(federated_test_case.FederatedTestCase):
     self.assertEqual(output.weight, 0)
     self.assertEqual(output.local.shape, (0, 2))
     self.assertEqual(dict(output.reports), {'client': 5, 'steps': 0})
+
+  @parameterized.parameters((0.5, 6.0, 1.0), (1e38, 0.0, 0.0))
+  def test_diverged_client_keeps_its_state_and_adds_nothing(self, learning_rate, total, state):
+    output = _run(
+        toy.client(3, [[1e3, 1e3], [1e3, -1e3]], [0, 1]),
+        local=np.zeros((), np.float32), local_type=tff.TensorType(np.float32),
+        sums=(uplink.UplinkSum('total', np.float32, 0, 10, 'a test'),),
+        reports=(uplink.UplinkReport('seen', np.int32, 0, 100, 'a test'),),
+        training={'epochs': 2, 'batch_size': 2, 'learning_rate': learning_rate},
+        finish=lambda i: client_work.Finished(
+            tf.constant(1.0), {'total': tf.constant(6.0)}, {'seen': tf.constant(9)}
+        ),
+    )
+    self.assertEqual(float(output.sums['total']), total)
+    self.assertEqual(float(output.local), state)
+    self.assertEqual(dict(output.reports), {'client': 3, 'seen': 9})
 
   def _predictions(self, augmentation, *, round_num=1, client=0, seed=0):
     """Predictions of plain and of augmented images, by an image model that hardly learns."""

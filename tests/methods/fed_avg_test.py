@@ -52,7 +52,7 @@ def _stock_data(client, round_num, training):
   base = rng.tf_seed(_SEED, 'local training')
   data = None
   for epoch in range(training.epochs):
-    seed = client_work.epoch_seed(base, round_num, client, epoch)
+    seed = client_work.fold(base, round_num, client, epoch)
     order = client_work.batch_order(seed, len(y)).numpy()
     batches = tf.data.Dataset.from_tensor_slices(
         (x[order], y[order].astype(np.int32))

@@ -108,8 +108,10 @@ class WriteTest(absltest.TestCase):
         list(summary.read_rows(self.run_.file('clients.csv'))[0])[-1], 'participations'
     )
 
-  def test_bytes_outside_of_rounds_are_each_clients(self):
-    self.assertEqual(self._write(_schedule())['setup_bytes_up'], 3 * (7 + 5))
+  def test_bytes_outside_of_rounds_are_what_the_method_counts(self):
+    self.assertEqual(self._write(_schedule())['extra_bytes_up'], 0)
+    extra = _schedule(extra_bytes_up=lambda records: 12 * len(records['seen']))
+    self.assertEqual(self._write(extra)['extra_bytes_up'], 36)
 
   def test_releases_are_those_of_the_rounds_that_were_done(self):
     self._write(_schedule(), state=_state(round_num=41))

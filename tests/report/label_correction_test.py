@@ -74,11 +74,6 @@ def _clients(**changes):
   }
 
 
-def _old(columns):
-  """`clients.csv` of before the columns of single iterations."""
-  return {name: values for name, values in columns.items() if not name[-1].isdigit()}
-
-
 class SectionTestCase(parameterized.TestCase):
 
   def setUp(self):
@@ -140,26 +135,10 @@ class WhichTest(SectionTestCase):
     self.assertIn('So far 2 of 3 clients are taken for noisy', self._text(section))
     self.assertEqual(list(self._drawn(section)), ['corrections'])
 
-  def test_old_run_without_single_iterations(self):
-    found = {name: value for name, value in _FOUND.items() if name != 'judgements'}
-    section = self._section(found=found, clients=_old(_clients()))
-    pictures = self._drawn(section)
-    self.assertLen(pictures, 4)
-    self.assertLen(pictures['client_scores'].figure.axes, 2)  # One score, two rows.
-    self.assertIn('splits by this score', pictures['client_scores'].caption)
-    self.assertIn('2 of 3 clients were taken for noisy.', self._text(section))
-
-  def test_older_run_without_anything(self):
-    plain = {name: _clients()[name] for name in ('client', 'lid')}
-    section = self._section(
-        found=None, clients=plain, labels=None, metrics=run_files.metrics()
-    )
-    self.assertEqual(section, [])
-
   def test_without_preprocessing(self):
     nobody = {**_FOUND, 'judgements': 0, 'noisy_clients': 0, 'separated': False}
-    clients = _old(_clients(lid=['nan'] * 3, lid_score=['nan'] * 3,
-                            estimated_noise_rate=[0] * 3, taken_for_noisy=[0] * 3))
+    clients = {'client': [0, 1, 2], 'lid': ['nan'] * 3, 'lid_score': ['nan'] * 3,
+               'estimated_noise_rate': [0] * 3, 'taken_for_noisy': [0] * 3}
     metrics = {**_metrics(), 'stage': ['finetune'] * 2 + ['usual'] * 2}
     section = self._section(found=nobody, clients=clients, labels=_labels(), metrics=metrics)
     self.assertEqual(
@@ -217,7 +196,8 @@ class WordsTest(SectionTestCase):
     self.assertEqual(
         first.text,
         '2 of 3 clients were taken for noisy. The LID scores fell into two parts: separation 5.2 '
-        "(Ashman's D), evidence 10.5 (the BIC of one Gaussian minus that of two), both above 2.",
+        "(Ashman's D), evidence 10.5 (the BIC of one Gaussian minus that of two); it takes "
+        'separation above 2 and evidence above 2.',
     )
     self.assertEqual((first.tone, second.tone), ('plain', 'plain'))
     self.assertIn('2 of the 2 noisy clients were found; nobody clean', second.text)
@@ -293,17 +273,17 @@ class WordsTest(SectionTestCase):
 
 class PicturesTest(SectionTestCase):
 
-  def test_scores_are_the_last_lid_and_what_the_server_splits_by(self):
-    for rule, expected in (
-        ('centred', [0, -1, 0.5]), ('mean', [2, 1, 2.5]), ('cumulative', [4, 2, 5]),
-    ):
-      figure = self._pictures(self._section(config=_config(score=rule)))['client_scores'].figure
-      left, right = (
-          sorted(np.concatenate([c.get_offsets()[:, 0] for c in axes.collections]).tolist())
-          for axes in figure.axes[2:]
-      )
-      np.testing.assert_allclose(left, [0.5, 2, 2.5])
-      np.testing.assert_allclose(right, sorted(expected))
+  @parameterized.parameters('centred', 'mean', 'cumulative')
+  def test_scores_are_the_last_lid_and_what_the_server_splits_by(self, rule):
+    clients = _clients(lid_score=[0, -1, 0.75])
+    section = self._section(config=_config(score=rule), clients=clients)
+    figure = self._pictures(section)['client_scores'].figure
+    left, right = (
+        sorted(np.concatenate([c.get_offsets()[:, 0] for c in axes.collections]).tolist())
+        for axes in figure.axes[2:]
+    )
+    np.testing.assert_allclose(left, [0.5, 2, 2.5])
+    np.testing.assert_allclose(right, [-1, 0, 0.75])
 
   def test_client_without_a_score(self):
     clients = _clients(lid_1=[2, 'nan', 2.5], lid_2=[2, 'nan', 2.5], lid_score=[2, 'nan', 2.5])
@@ -407,7 +387,7 @@ class WrittenTest(parameterized.TestCase):
         'noise_by_iteration': np.array([[0, np.nan], [0, 0.5], [np.nan, np.nan]]),
         'noisy_by_iteration': np.array([[0, 0], [0, 1], [0, 0]], bool),
     }
-    columns = fedcorr._client_columns(records)
+    columns = fedcorr._client_columns(records, fedcorr.FedCorrParams())
     np.testing.assert_array_equal(columns['lid_1'], [1, np.nan])
     np.testing.assert_array_equal(columns['estimated_noise_rate_2'], [0, 0.5])
     np.testing.assert_array_equal(columns['taken_for_noisy_2'], [0, 1])

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import special
+from scipy import stats
 
 from tff_noise import types
 
@@ -260,10 +261,11 @@ def _instance(spec, examples, rng):
 
 
 def _truncated_normal(mean, n, rng):
-  """Draws float64 `[n]` from `N(mean, 0.1^2)` within [0, 1], by inverting its distribution."""
-  low, high = special.ndtr((np.array([0, 1]) - mean) / _INSTANCE_STDDEV)
-  standard = special.ndtri(low + rng.random(n) * (high - low))
-  return np.clip(mean + _INSTANCE_STDDEV * standard, 0, 1)
+  """Draws float64 `[n]` from `N(mean, 0.1^2)` within [0, 1]."""
+  low, high = (np.array([0, 1]) - mean) / _INSTANCE_STDDEV
+  return stats.truncnorm.rvs(
+      low, high, loc=mean, scale=_INSTANCE_STDDEV, size=n, random_state=rng
+  )
 
 
 def _chunks(members, pixels):

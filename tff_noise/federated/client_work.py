@@ -155,7 +155,8 @@ class ClientWork(NamedTuple):
     gradient: From `GradientInputs` to the gradients that are used in place of the loss's, before
       weight decay; None for the loss's.
     local_type: TFF type of the client's own state; None for a stateless method.
-    finish: From `FinishInputs` to `Finished`.
+    finish: From `FinishInputs` to `Finished`. Of a client whose update is not finite, only the
+      reports are used; its sums are 0 and its own state stays. New state has the shapes of the old.
     sums: What `finish` sends to be summed.
     reports: What `finish` sends for the server to see by client.
   """
@@ -181,19 +182,21 @@ class Broadcast(NamedTuple):
   hparams: Any
 
 
-def epoch_seed(seed: np.ndarray, round_num, client, epoch) -> tf.Tensor:
-  """int32 `[2]`, the seed of one client's epoch."""
-  return _fold(seed, round_num, client, epoch)
+def fold(seed: np.ndarray, *ids) -> tf.Tensor:
+  """int32 `[2]`, a seed of its own for each sequence of ids.
+
+  An epoch's is `fold(seed, round, client, epoch)`.
+  """
+  for part in ids:
+    seed = tf.random.experimental.stateless_fold_in(seed, part)
+  return seed
 
 
 def batch_order(seed_of_epoch: tf.Tensor, num_examples: tf.Tensor) -> tf.Tensor:
   """int32 `[n]`, the order in which an epoch visits the examples."""
-  seed = tf.random.experimental.stateless_fold_in(seed_of_epoch, _SHUFFLE)
-  return tf.random.experimental.stateless_shuffle(tf.range(num_examples), seed)
-
-
-def _draw_seed(seed_of_epoch: tf.Tensor) -> tf.Tensor:
-  return tf.random.experimental.stateless_fold_in(seed_of_epoch, _DRAW)
+  return tf.random.experimental.stateless_shuffle(
+      tf.range(num_examples), fold(seed_of_epoch, _SHUFFLE)
+  )
 
 
 def hparams_type(work: ClientWork) -> tff.Type:
@@ -236,7 +239,7 @@ def build_client_update(
       examples = data.get_single_element()
       labels = examples['y'] if work.labels is None else work.labels(examples['y'], local)
       client = _Client(network, model.input_shape, examples, labels, local)
-      seed = _fold(base_seed, broadcast.round_num, examples['client'])
+      seed = fold(base_seed, broadcast.round_num, examples['client'])
       loss, steps = _train(client, work, seed, broadcast)
       update = tf.nest.map_structure(
           tf.subtract, broadcast.weights, keras_model.read(network)
@@ -258,17 +261,11 @@ class _Client(NamedTuple):
   local: Any
 
 
-def _fold(seed, *parts):
-  for part in parts:
-    seed = tf.random.experimental.stateless_fold_in(seed, part)
-  return seed
-
-
 def _load(client, batch, training, seed):
   """The images of a batch, read where they are files, changed at random where that is asked for."""
   x = images.read(tf.gather(client.examples['x'], batch), client.input_shape)
   if training.augmentation == 'crop_flip':
-    x = images.crop_and_flip(x, _fold(seed, _AUGMENT))
+    x = images.crop_and_flip(x, fold(seed, _AUGMENT))
   return x
 
 
@@ -276,7 +273,7 @@ def _mix(x, labels, alpha, seed):
   """Mixup: returns the blended images, the labels of the others, and the share of the first."""
   if not alpha:
     return x, labels, tf.constant(1.0)
-  seeds = tf.random.experimental.stateless_split(_fold(seed, _MIX), 2)
+  seeds = tf.random.experimental.stateless_split(fold(seed, _MIX), 2)
   # Beta(a, a) is G / (G + G') of two Gamma(a).
   gamma = tf.random.stateless_gamma([2], seeds[0], alpha)
   share = tf.math.divide_no_nan(gamma[0], gamma[0] + gamma[1])
@@ -301,14 +298,14 @@ def _train(client, work, client_seed, broadcast):
   steps = tf.constant(0)
 
   for epoch in tf.range(training.epochs):
-    seed = _fold(client_seed, epoch)
+    seed = fold(client_seed, epoch)
     order = batch_order(seed, num_examples)
     drawn = ()
     if work.draw is not None:
-      drawn = work.draw(DrawInputs(_draw_seed(seed), num_examples, broadcast.hparams))
+      drawn = work.draw(DrawInputs(fold(seed, _DRAW), num_examples, broadcast.hparams))
     for start in tf.range(0, num_examples, training.batch_size):
       batch = order[start : start + training.batch_size]
-      step_seed = _fold(seed, _FIRST_STEP + start)
+      step_seed = fold(seed, _FIRST_STEP + start)
       labels = tf.gather(client.labels, batch)
       x = _load(client, batch, training, step_seed)
       x, mixed_labels, mixed_share = _mix(x, labels, work.mixup, step_seed)
@@ -371,7 +368,7 @@ def predict(network, input_shape, x, seed=None) -> tf.Tensor:
     batch = tf.range(start, tf.minimum(start + _PREDICT_BATCH, num_examples))
     pixels = images.read(tf.gather(x, batch), input_shape)
     if seed is not None:
-      pixels = images.crop_and_flip(pixels, _fold(seed, i))
+      pixels = images.crop_and_flip(pixels, fold(seed, i))
     logits, _ = network(pixels, training=False)
     parts = parts.write(i, logits)
   return parts.concat()
@@ -395,9 +392,15 @@ def _finish(client, work, client_seed, broadcast, update, loss, steps):
   )
   finished = Finished(local=client.local)
   if work.finish is not None:
-    seed = _fold(client_seed, _PREDICT)
+    seed = fold(client_seed, _PREDICT)
     finished = work.finish(_finish_inputs(client, work, seed, broadcast, update, steps))
-    sums.update(finished.sums)
+    sums.update({name: keep(tf.convert_to_tensor(v)) for name, v in finished.sums.items()})
+    # What a model that diverged says of the client's own state is not kept either.
+    finished = finished._replace(
+        local=tf.nest.map_structure(
+            lambda new, old: tf.where(finite, new, old), finished.local, client.local
+        )
+    )
   return uplink.ClientOutput(
       update, weight, sums, pack_reports(client.examples, finished.reports), finished.local
   )

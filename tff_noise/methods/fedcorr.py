@@ -13,7 +13,10 @@
 Labels and losses never leave a client. LID scores and noise estimates do, and the server sees whose
 they are; with one client a round it sees that client's model, too.
 
-The public code differs from the paper in eight ways, each a parameter here; `semantics` sets all.
+The public code differs from the paper in ways of which eight are parameters here, which `semantics`
+sets together. Not among them: it ranks all of a client's examples for relabelling, not only the
+suspicious ones. Two parameters are ours alone and by default on: `split_guard` and `score`; the
+paper's are `split_guard=false` and `score=cumulative`.
 """
 
 from __future__ import annotations
@@ -76,8 +79,8 @@ class FedCorrParams:
     score: How the LID of several iterations becomes one score, see
       `noisy_clients.client_scores`: 'centred', 'mean' or the paper's 'cumulative'. They differ
       only where clients join late or drop out.
-    split_guard: Whether nobody is called noisy where the scores do not fall into two parts; false
-      is the paper.
+    split_guard: Whether nobody is called noisy, and so all estimates are 0, where the scores do not
+      fall into two parts; false is the paper. With 20 clients it errs both ways.
     proximal_term: 'squared', `beta mu ||w - w'||^2` (eq. 5), or 'norm', without the square and
       without the first batch of each epoch.
     proximal_anchor: w' is the global model at the start of the 'iteration' (eq. 5), or as the
@@ -91,7 +94,7 @@ class FedCorrParams:
       'last_split'.
     confidence_bound: Whether a confidence of exactly theta suffices: 'inclusive' or 'strict'.
     statistics_images: Whether LID, losses and predictions are computed on 'plain' images or on
-      'augmented' ones, as training sees them.
+      'augmented' ones, as training sees them; relabelling looks at the same random crops each time.
   """
 
   semantics: str = 'paper'
@@ -155,7 +158,7 @@ def stage_lengths(task: method.Task, params: FedCorrParams) -> _Lengths:
   left = task.rounds - cost
   finetune = task.stages.get('finetune', round(_FINETUNE_SHARE * left))
   usual = task.stages.get('usual', left - round(_FINETUNE_SHARE * left))
-  if min(finetune, usual) < 0 or finetune + usual + iterations == 0:
+  if min(finetune, usual) < 0 or finetune + usual == 0:
     raise types.UsageError(
         f'--rounds={task.rounds} leaves nothing after {iterations} iterations over '
         f'{len(task.client_sizes)} clients, which cost as much as {cost} rounds: use more '
@@ -212,6 +215,11 @@ def _run_pass(part, clients, progress, chosen):
   return tuple(local), reports
 
 
+def mixture_seed(seed: int, iteration: int) -> int:
+  """Returns the seed of the mixture over clients at the end of an iteration, 0 the first."""
+  return rng.integer(seed, 'fedcorr mixture', iteration)
+
+
 class _Iterations(NamedTuple):
   """The hooks of pre-processing.
 
@@ -257,7 +265,7 @@ class _Iterations(NamedTuple):
     split = noisy_clients.split(
         scores,
         guard=self.params.split_guard,
-        seed=rng.integer(self.task.seed, 'fedcorr mixture', iteration),
+        seed=mixture_seed(self.task.seed, iteration),
     )
     present = np.zeros(len(split.noisy), bool)
     present[self.task.availability.present(progress.round_num)] = True
@@ -282,6 +290,13 @@ class _Iterations(NamedTuple):
         ),
     }
     return progress._replace(local=tuple(local), records=records)
+
+  def noise_reports(self, records):
+    """How many noise estimates have been sent: one by each noisy client that was there."""
+    return sum(
+        int(records['noisy_by_iteration'][i, self.task.availability.present(end)].sum())
+        for i, end in enumerate(self.ends)
+    )
 
   def _with_anchor(self, progress):
     process = self.parts.preprocess.process
@@ -327,14 +342,14 @@ def _build(task: method.Task, params: FedCorrParams) -> method.Schedule:
     del clients  # Unused.
     return progress._replace(server=compose.hand_over(parts.train.process, progress.server))
 
-  def start_usual(clients, progress):
-    if params.correction and lengths.finetune:
-      relabelled = relabelled_clients(progress.records, params)
-      present = task.availability.present(progress.round_num + 1)
-      chosen = np.intersect1d(relabelled, present)
-      local, _ = _run_pass(parts.relabel_all, clients, progress, chosen)
-      progress = progress._replace(local=local)
-    return start_training(clients, progress)
+  def after_finetuning(clients, progress, reports, cohort):
+    del reports, cohort  # Unused.
+    if not params.correction or progress.round_num < len(cohorts) + lengths.finetune:
+      return progress
+    present = task.availability.present(progress.round_num)
+    chosen = np.intersect1d(relabelled_clients(progress.records, params), present)
+    local, _ = _run_pass(parts.relabel_all, clients, progress, chosen)
+    return progress._replace(local=local)
 
   def select_clean(round_num, records):
     present = task.availability.present(round_num)
@@ -351,24 +366,26 @@ def _build(task: method.Task, params: FedCorrParams) -> method.Schedule:
           records=_initial_records(lengths.preprocess, num_clients), **common,
       ),
       method.Stage(
-          'finetune', lengths.finetune, parts.train, select_clean, enter=start_training, **common
+          'finetune', lengths.finetune, parts.train, select_clean, enter=start_training,
+          after=after_finetuning, **common
       ),
       method.Stage(
-          'usual', lengths.usual, parts.train, method.uniform_selection(task), enter=start_usual,
-          **common,
+          'usual', lengths.usual, parts.train, method.uniform_selection(task),
+          enter=start_training, **common,
       ),
   )
+  fields = (*preprocess_fields, *parts.correct.fields) if cohorts else ()
   return method.Schedule(
       stages=stages,
       # Several clients a round send the same in both kinds of training.
-      fields=tuple(
-          dict.fromkeys((*preprocess_fields, *parts.correct.fields, *parts.train.fields))
-      ),
+      fields=tuple(dict.fromkeys((*fields, *parts.train.fields))),
       releases=lambda rounds, records: _releases(rounds, ends, smallest),
       summary=_summary,
       labels=lambda local: np.asarray(local['labels']),
       noisy_clients=lambda records: records['noisy'],
-      client_columns=_client_columns,
+      client_columns=lambda records: _client_columns(records, params),
+      extra_bytes_up=lambda records: iterations.noise_reports(records)
+      * sum(field.num_bytes for field in parts.correct.fields),
       client_scores=('lid', 'lid_score'),
   )
 
@@ -428,11 +445,12 @@ def _columns(round_num, records):
   return {'noisy_clients': int(records['noisy'].sum())}
 
 
-def _client_columns(records):
-  scores = noisy_clients.client_scores(records['lid'], 'centred')
+def _client_columns(records, params):
+  judged = np.isfinite(records['lid']).any(axis=0)
+  score = noisy_clients.client_scores(records['lid'], params.score)
   columns = {
       'lid': noisy_clients.client_scores(records['lid'], 'mean'),
-      'lid_score': scores,
+      'lid_score': np.where(judged, score, np.nan),  # Where they are summed, 0.
       'estimated_noise_rate': records['noise'],
       'taken_for_noisy': records['noisy'].astype(int),
   }

@@ -238,6 +238,7 @@ def _build(task: method.Task, params: FedDPContParams) -> method.Schedule:
           ledger.model_updates(rounds),
       ),
       summary=lambda records: _summary(estimate(records), mechanism, prior),
+      extra_bytes_up=lambda _: len(task.client_sizes) * sum(f.num_bytes for f in label_fields),
   )
 
 

@@ -153,6 +153,7 @@ class Schedule(NamedTuple):
       a method that does not judge clients.
     client_columns: From the records to float `[C]` by name, the method's columns in `clients.csv`.
     client_scores: Which of these are meant to be higher for noisier clients.
+    extra_bytes_up: From the records to what all clients together have sent outside the rounds.
   """
 
   stages: tuple[Stage, ...]
@@ -163,6 +164,7 @@ class Schedule(NamedTuple):
   noisy_clients: Callable[[Records], np.ndarray] | None = None
   client_columns: Callable[[Records], Mapping[str, np.ndarray]] = lambda _: {}
   client_scores: tuple[str, ...] = ()
+  extra_bytes_up: Callable[[Records], int] = lambda _: 0
 
 
 class Method(NamedTuple):

@@ -9,8 +9,6 @@ import tensorflow as tf
 # FedCorr and most work on CIFAR: zeros around the image, then a crop of its former size.
 _PADDING = 4
 
-AUGMENTATIONS = ('none', 'crop_flip')
-
 # How JPEG and PNG files begin.
 _SIGNATURES = (b'\xff\xd8\xff', b'\x89PNG')
 

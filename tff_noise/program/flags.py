@@ -3,7 +3,6 @@
 Imports no TensorFlow, so that `--help` and mistakes are answered at once.
 """
 
-import copy
 import dataclasses
 import textwrap
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from absl import flags
 
 from tff_noise import types
 from tff_noise.methods import registry
+from tff_noise.program import command_line
 from tff_noise.program import run_config
 
 # Not absl's global flags: a program that imports this module may have a --help of its own.
@@ -138,14 +138,7 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
   Raises:
     types.UsageError: For an unknown flag, a value of the wrong type or a stray argument.
   """
-  values = copy.deepcopy(_FLAGS)
-  try:
-    rest = values(list(argv))
-  except flags.Error as error:
-    raise types.UsageError(' '.join(str(error).split())) from error
-  if len(rest) > 1:
-    raise types.UsageError(f'unexpected argument {rest[1]!r}; flags are written --name=value')
-  return values
+  return command_line.parse(_FLAGS, argv)[0]
 
 
 def config_from(values: flags.FlagValues) -> run_config.RunConfig:

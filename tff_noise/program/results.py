@@ -44,7 +44,7 @@ def write(
           **summary.summarize(directory),
           **summary.describe(scene),
           **_judgement(scene, schedule, state, own_columns),
-          'setup_bytes_up': _setup_bytes(schedule) * scene.num_clients,
+          'extra_bytes_up': schedule.extra_bytes_up(state.records),
           **schedule.summary(state.records),
       },
   )
@@ -63,9 +63,3 @@ def _judgement(scene, schedule, state, own_columns):
     agreement = ground_truth.rate_correlation(scene, own_columns[name])
     found.update({f'{name}_{measure}': value for measure, value in agreement.items()})
   return {k: None if isinstance(v, float) and np.isnan(v) else v for k, v in found.items()}
-
-
-def _setup_bytes(schedule):
-  """What each client sends once, outside the rounds."""
-  in_rounds = {field for stage in schedule.stages for field in stage.round_process.fields}
-  return sum(field.num_bytes for field in schedule.fields if field not in in_rounds)

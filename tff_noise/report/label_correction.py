@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 
-from tff_noise import rng
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
+from tff_noise.methods import fedcorr
 from tff_noise.program import ground_truth
 from tff_noise.report import blocks
 from tff_noise.report import correction_plots
@@ -14,8 +14,11 @@ from tff_noise.report import runs
 from tff_noise.report import scene_plots
 from tff_noise.selection import noisy_clients
 
-# What `noisy_clients.split` asks of both the separation and the evidence.
-_APART = 2.0
+# What `noisy_clients.stands_apart` asks for, in words.
+_ASKED = (
+    f'separation above {noisy_clients.MIN_SEPARATION:g} and evidence above '
+    f'{noisy_clients.MIN_EVIDENCE:g}'
+)
 _MAX_LISTED = 12
 _MEASURES = {
     'precision': 'noisy_client_precision', 'recall': 'noisy_client_recall', 'F1': 'noisy_client_f1',
@@ -64,7 +67,7 @@ def _found(run, scene, clients):
   if found is None:
     return []
   doubtful = found['judgements'] and (
-      not found['separated'] or min(found['separation'], found['evidence']) <= _APART
+      not found['separated'] or not _stands_apart(found)
   )
   guard = run.method_parameters.get('split_guard', True)
   text = verdict(found, clients=scene.num_clients, guard=guard) + _earlier(found, clients)
@@ -108,16 +111,20 @@ def verdict(found, *, clients: int, guard: bool) -> str:
   )
   if not found['separated']:
     return (
-        'The LID scores did not fall into two parts: nobody was taken for noisy. For two parts '
-        f'both numbers would have to be above {_APART:g}: {numbers}.'
+        f'The LID scores did not fall into two parts: nobody was taken for noisy. It takes '
+        f'{_ASKED}: {numbers}.'
     )
   taken = f'{found["noisy_clients"]} of {clients} clients were taken for noisy.'
   if guard:
-    return f'{taken} The LID scores fell into two parts: {numbers}, both above {_APART:g}.'
+    return f'{taken} The LID scores fell into two parts: {numbers}; it takes {_ASKED}.'
   text = f'{taken} The guard was off, so the scores were split in any case: {numbers}.'
-  if min(found['separation'], found['evidence']) <= _APART:
-    text += f' Where there are two parts both are above {_APART:g}: this split may mean nothing.'
+  if not _stands_apart(found):
+    text += f' The guard would have asked for {_ASKED}: this split may mean nothing.'
   return text
+
+
+def _stands_apart(found):
+  return noisy_clients.stands_apart(found['separation'], found['evidence'])
 
 
 def _against_the_truth(judgement):
@@ -220,19 +227,14 @@ def _score_picture(run, scene, clients):
   lid = _by_iteration(clients, 'lid')
   iterations = len(lid)
   scores = []
-  if iterations:
-    rule = run.method_parameters.get('score', 'centred')
-    if iterations > 1:
-      scores.append(_scores(
-          f'LID in iteration {iterations}', 'LID score of the last iteration', lid[-1], scene,
-          seed, iterations, decides=False,
-      ))
-    steps = f'{iterations} iterations' if iterations > 1 else '1 iteration'
-    values = noisy_clients.client_scores(lid, rule)
-    values[~np.isfinite(lid).any(axis=0)] = np.nan  # Where they are summed, 0.
-    name = _SCORE_NAMES[rule].format(steps)
-  else:  # A run of before these columns.
-    values, name = clients['lid_score'], _SCORE_NAMES['centred'].format('all iterations')
+  if iterations > 1:
+    scores.append(_scores(
+        f'LID in iteration {iterations}', 'LID score of the last iteration', lid[-1], scene,
+        seed, iterations, decides=False,
+    ))
+  steps = f'{iterations} iterations' if iterations > 1 else '1 iteration'
+  values = clients['lid_score']
+  name = _SCORE_NAMES[run.method_parameters['score']].format(steps)
   scores.append(_scores(
       name, 'Score that the server splits by', values, scene, seed, iterations, decides=True
   ))
@@ -267,18 +269,15 @@ def _scores(name, title, values, scene, seed, iterations, *, decides):
                'how noisy the clients are is unknown']
   title += '\n' + ', '.join(numbers)
   # The seed of the server's last split, so that these are its Gaussians.
-  components = _gaussians(values, rng.integer(seed, 'fedcorr mixture', max(iterations, 1) - 1))
+  components = _gaussians(values, fedcorr.mixture_seed(seed, iterations - 1))
   return correction_plots.Scores(name, title, values, components, decides)
 
 
 def _gaussians(scores, seed):
   """float64 `[2, 3]`, weight, mean and deviation of two Gaussians; None for too few scores."""
-  from sklearn import mixture  # Takes a second: only where it is used.
-
-  x = scores[np.isfinite(scores)][:, np.newaxis]
-  if len(np.unique(x)) < 3:
+  fitted = noisy_clients.fit(scores, seed)
+  if fitted is None:
     return None
-  fitted = mixture.GaussianMixture(2, random_state=seed).fit(x)
   order = np.argsort(fitted.means_[:, 0])
   return np.stack(
       [fitted.weights_, fitted.means_[:, 0], np.sqrt(fitted.covariances_[:, 0, 0])], axis=1

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 # Ashman's D: under 2, a mixture of two equal Gaussians has one peak.
-_MIN_SEPARATION = 2.0
+MIN_SEPARATION = 2.0
 # Kass and Raftery (1995) call a difference of the BIC above 2 positive evidence.
-_MIN_EVIDENCE = 2.0
+MIN_EVIDENCE = 2.0
 
 SCORES = ('centred', 'mean', 'cumulative')
 
@@ -63,6 +63,29 @@ def _quiet(function, *args, **kwargs):
     return function(*args, **kwargs)
 
 
+def stands_apart(separation: float, evidence: float) -> bool:
+  """Whether two Gaussians of this separation and evidence, see `Split`, are two parts."""
+  return separation > MIN_SEPARATION and evidence > MIN_EVIDENCE
+
+
+def fit(scores: np.ndarray, seed: int):
+  """Fits the mixture of two Gaussians that `split` looks at.
+
+  Args:
+    scores: float64 `[C]`, nan for clients that are not judged.
+    seed: Of the mixture's k-means start.
+
+  Returns:
+    The fitted `sklearn.mixture.GaussianMixture`; None for fewer than three different scores.
+  """
+  from sklearn import mixture  # Takes a second: only where it is used.
+
+  x = scores[np.isfinite(scores)][:, np.newaxis]
+  if len(np.unique(x)) < 3:
+    return None
+  return mixture.GaussianMixture(2, random_state=seed).fit(x)
+
+
 def split(scores: np.ndarray, *, guard: bool, seed: int) -> Split:
   """Splits clients by a mixture of two Gaussians over their scores.
 
@@ -75,19 +98,19 @@ def split(scores: np.ndarray, *, guard: bool, seed: int) -> Split:
     guard: False for the paper's behaviour.
     seed: Of the mixture's k-means start.
   """
-  from sklearn import mixture  # Takes a second: only where it is used.
+  from sklearn import mixture
 
   noisy = np.zeros(len(scores), bool)
   judged = np.flatnonzero(np.isfinite(scores))
-  x = scores[judged][:, np.newaxis]
-  if len(np.unique(x)) < 3:
+  two = fit(scores, seed)
+  if two is None:
     return Split(noisy, False, 0.0, 0.0)
-  two = mixture.GaussianMixture(2, random_state=seed).fit(x)
+  x = scores[judged][:, np.newaxis]
   one = mixture.GaussianMixture(1).fit(x)
   means, variances = two.means_[:, 0], two.covariances_[:, 0, 0]
   separation = float(abs(means[0] - means[1]) / np.sqrt(variances.mean()))
   evidence = float(one.bic(x) - two.bic(x))
-  separated = not guard or (separation > _MIN_SEPARATION and evidence > _MIN_EVIDENCE)
+  separated = not guard or stands_apart(separation, evidence)
   if separated:
     noisy[judged] = two.predict(x) == np.argmax(means)
   return Split(noisy, separated, separation, evidence)

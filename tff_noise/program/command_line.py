@@ -1,0 +1,59 @@
+"""What the mains in `bin` share: reading flags, and how a program ends."""
+
+import copy
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from absl import flags
+
+from tff_noise import types
+
+
+def parse(
+    defined: flags.FlagValues, argv: Sequence[str], *, known_only: bool = False
+) -> tuple[flags.FlagValues, list[str]]:
+  """Reads `argv` (program name first) into a copy of the flags that a program defines.
+
+  Args:
+    defined: The flags.
+    argv: The command line.
+    known_only: Whether arguments that are not defined are left for another reader, not refused.
+
+  Returns:
+    The flag values, and what is left of the command line.
+
+  Raises:
+    types.UsageError: For a value of the wrong type, an unknown flag or a stray argument.
+  """
+  values = copy.deepcopy(defined)
+  try:
+    rest = values(list(argv), known_only=known_only)[1:]
+  except flags.Error as error:
+    raise types.UsageError(' '.join(str(error).split())) from error
+  if rest and not known_only:
+    raise types.UsageError(f'unexpected argument {rest[0]!r}; flags are written --name=value')
+  return values, rest
+
+
+def run(name: str, body: Callable[[], int], interrupted: str = 'interrupted') -> int:
+  """Runs a program where the user stands, and returns its exit status.
+
+  Args:
+    name: The program's, at the head of its messages.
+    body: What it does; returns the exit status.
+    interrupted: What is said after Ctrl-C.
+
+  Returns:
+    That of `body`; 2 after one line on stderr about what to change; 130 after Ctrl-C.
+  """
+  # `bazel run` starts programs in its own tree; paths are meant from where the user stands.
+  os.chdir(os.environ.get('BUILD_WORKING_DIRECTORY', '.'))
+  try:
+    return body()
+  except types.UsageError as error:
+    print(f'{name}: {error}', file=sys.stderr)
+    return 2
+  except KeyboardInterrupt:
+    print(f'{name}: {interrupted}', file=sys.stderr)
+    return 130
