@@ -54,7 +54,9 @@ def _judgements(argv, seed):
   for rule in noisy_clients.SCORES:
     for guard in (True, False):
       scores = noisy_clients.client_scores(lid, rule)
-      judged = noisy_clients.split(scores, guard=guard, seed=seed).noisy
+      judged = noisy_clients.split(
+          scores, guard=guard, seed=seed, reliability=noisy_clients.score_reliability(lid)
+      ).noisy
       result[rule, guard] = (
           _share(judged, noisy & ~late), _share(judged, noisy & late), _share(noisy, judged)
       )

@@ -172,23 +172,22 @@ class StageLengthsTest(parameterized.TestCase):
       # 5 visits, 2 at a time, are 3 rounds.
       (7, 5, 2, 1, {}, (1, 2, 2)),
       (19, 5, 2, 0, {}, (0, 10, 9)),
-      (50, 100, 10, 5, {}, (5, 0, 0)),
       (1000, 100, 10, 5, {'preprocess': 0}, (0, 526, 474)),
       (1000, 100, 10, 5, {'preprocess': 10}, (10, 474, 426)),
       # Without a stage the others keep their lengths.
       (1000, 100, 10, 5, {'finetune': 0}, (5, 0, 450)),
       (1000, 100, 10, 5, {'usual': 0}, (5, 500, 0)),
       (1, 100, 10, 5, {'finetune': 3, 'usual': 4}, (5, 3, 4)),
-      (1, 100, 10, 5, {'finetune': 0, 'usual': 0}, (5, 0, 0)),
   )
   def test_by_hand(self, rounds, num_clients, per_round, iterations, stages, expected):
     task = _task([9] * num_clients, rounds=rounds, clients_per_round=per_round, stages=stages)
     self.assertEqual(fedcorr.stage_lengths(task, _params(iterations=iterations)), expected)
 
   @parameterized.parameters(
-      (49, 5, {}, 'after 5 iterations over 100 clients, which cost as much as 50 rounds'),
+      (50, 5, {}, 'after 5 iterations over 100 clients, which cost as much as 50 rounds'),
       (40, 5, {'finetune': 10}, '--rounds=40 leaves nothing'),
       (9, 0, {'finetune': 0, 'usual': 0}, 'leaves nothing after 0 iterations'),
+      (99, 5, {'finetune': 0, 'usual': 0}, 'leaves nothing after 5 iterations'),
   )
   def test_nothing_left(self, rounds, iterations, stages, message):
     task = _task([9] * 100, rounds=rounds, clients_per_round=10, stages=stages)
@@ -462,14 +461,15 @@ class FineTuningTest(federated_test_case.FederatedTestCase):
       ('noisy', np.array([False, True, True, False, True, True])),
   )
 
-  def _relabelled(self, stages=(('finetune', 4), ('usual', 4)), there=None, **params):
+  def _relabelled(self, round_num=16, there=None, **params):
+    """Who has changed labels after this round: 12 of pre-processing, 4 of fine-tuning."""
     federation = _points_federation()
     schedule = _schedule(
-        federation, _params(confidence=0.9, **params), stages=dict(stages),
+        federation, _params(confidence=0.9, **params), stages={'finetune': 4, 'usual': 4},
         availability=there or availability.always(6),
     )
-    progress = _progress(schedule, federation, 16, **dict(self.records))
-    after = schedule.stages[2].enter(_clients(federation), progress)
+    progress = _progress(schedule, federation, round_num, **dict(self.records))
+    after = schedule.stages[1].after(_clients(federation), progress, {}, np.arange(6))
     np.testing.assert_array_equal(
         after.server.global_model_weights.trainable[0], _IDENTITY
     )
@@ -484,13 +484,13 @@ class FineTuningTest(federated_test_case.FederatedTestCase):
   def test_who_relabels(self, relabelled, expected):
     self.assertEqual(self._relabelled(relabelled_clients=relabelled), expected)
 
-  def test_nobody_relabels_without_fine_tuning_or_correction(self):
-    self.assertEqual(self._relabelled(stages=(('finetune', 0), ('usual', 4))), [])
+  def test_nobody_relabels_before_the_last_round_or_without_correction(self):
+    self.assertEqual(self._relabelled(round_num=15), [])
     self.assertEqual(self._relabelled(correction=False), [])
 
   def test_only_clients_that_are_there_relabel(self):
     there = availability.always(6)
-    there.leaves[4] = 17  # The usual stage's first round.
+    there.leaves[4] = 16
     self.assertEqual(self._relabelled(there=there), [2, 3])
 
   def test_clean_clients(self):

@@ -26,7 +26,7 @@ from tff_noise.report import sections
 
 _FOUND = {
     'judgements': 2, 'noisy_clients': 2, 'mean_estimated_noise': 0.2, 'separated': True,
-    'separation': 5.25, 'evidence': 10.5,
+    'separation': 5.25, 'evidence': 10.5, 'reliability': 0.93,
 }
 _UNKNOWN = {
     'clean_label': np.full(12, -1, np.int32), 'nominal_rate': np.full(3, np.nan),
@@ -196,8 +196,9 @@ class WordsTest(SectionTestCase):
     self.assertEqual(
         first.text,
         '2 of 3 clients were taken for noisy. The LID scores fell into two parts: separation 5.2 '
-        "(Ashman's D), evidence 10.5 (the BIC of one Gaussian minus that of two); it takes "
-        'separation above 2 and evidence above 2.',
+        "(Ashman's D), evidence 10.5 (the BIC of one Gaussian minus that of two), "
+        "reliability 0.93 (the share of the scores' variance on which the iterations agree); it "
+        'takes separation above 2, evidence above 2 and reliability above 0.75.',
     )
     self.assertEqual((first.tone, second.tone), ('plain', 'plain'))
     self.assertIn('2 of the 2 noisy clients were found; nobody clean', second.text)
@@ -216,10 +217,13 @@ class WordsTest(SectionTestCase):
     self.assertEqual((first.tone, second.tone), ('notice', 'notice'))
     self.assertIn('0 of the 2 noisy clients were found, missed: clients 0, 2', second.text)
 
-  @parameterized.parameters((5.0, 'plain'), (-1.0, 'notice'))
-  def test_guard_off(self, evidence, tone):
+  @parameterized.parameters(
+      ({'evidence': 5.0}, 'plain'), ({'evidence': -1.0}, 'notice'),
+      ({'reliability': 0.5}, 'notice'), ({'reliability': None}, 'plain'),
+  )
+  def test_guard_off(self, numbers, tone):
     first, *_ = self._texts(self._section(
-        found={**_FOUND, 'evidence': evidence}, config=_config(split_guard=False)
+        found={**_FOUND, **numbers}, config=_config(split_guard=False)
     ))
     self.assertIn('The guard was off, so the scores were split in any case', first.text)
     self.assertEqual('this split may mean nothing' in first.text, tone == 'notice')
@@ -363,6 +367,7 @@ class DamagedTest(SectionTestCase):
 
   @parameterized.parameters(
       {'separated': 'yes'}, {'separation': None}, {'evidence': []}, {'noisy_clients': 'all'},
+      {'reliability': 'high'},
   )
   def test_summary(self, **changes):
     with self.assertRaisesRegex(types.UsageError, 'summary.json is damaged: fedcorr'):
@@ -383,7 +388,8 @@ class WrittenTest(parameterized.TestCase):
   def test_columns_of_the_iterations(self):
     records = {
         'lid': np.array([[1.0, np.nan], [2.0, 3.0], [np.nan, np.nan]]),
-        'noise': np.array([0, 0.5]), 'noisy': np.array([False, True]), 'split': np.array([1, 3, 4]),
+        'noise': np.array([0, 0.5]), 'noisy': np.array([False, True]),
+        'split': np.array([1, 3, 4, np.nan]),
         'noise_by_iteration': np.array([[0, np.nan], [0, 0.5], [np.nan, np.nan]]),
         'noisy_by_iteration': np.array([[0, 0], [0, 1], [0, 0]], bool),
     }

@@ -121,7 +121,7 @@ class SplitTest(parameterized.TestCase):
     split = noisy_clients.split(scores, guard=guard, seed=0)
     self.assertEqual(np.flatnonzero(split.noisy).tolist(), [6, 7, 8, 9])
     judged = noisy_clients.split(scores[np.isfinite(scores)], guard=guard, seed=0)
-    self.assertEqual(split[1:], judged[1:])
+    self.assertEqual(split[1:4], judged[1:4])
 
   @parameterized.product(
       scores=[[], [_NAN] * 3, [1.0], [1.0, 9.0], [1.0, 9.0, _NAN], [2.0] * 7, [1.0, 9.0] * 4],
@@ -130,7 +130,7 @@ class SplitTest(parameterized.TestCase):
   def test_fewer_than_three_scores_are_not_split(self, scores, guard):
     split = noisy_clients.split(np.array(scores), guard=guard, seed=0)
     self.assertEqual(split.noisy.tolist(), [False] * len(scores))
-    self.assertEqual(split[1:], (False, 0.0, 0.0))
+    self.assertEqual(split[1:4], (False, 0.0, 0.0))
 
   def test_without_the_guard_there_is_always_a_noisy_client(self):
     for seed in range(20):
@@ -142,7 +142,7 @@ class SplitTest(parameterized.TestCase):
     scores, _ = _gaussians(1, 20)
     with_guard = noisy_clients.split(scores, guard=True, seed=0)
     without = noisy_clients.split(scores, guard=False, seed=0)
-    self.assertEqual(with_guard[2:], without[2:])
+    self.assertEqual(with_guard[2:4], without[2:4])
     self.assertFalse(with_guard.separated)
     self.assertFalse(with_guard.noisy.any())
     self.assertTrue(without.separated)
@@ -152,7 +152,56 @@ class SplitTest(parameterized.TestCase):
     first = noisy_clients.split(scores, guard=False, seed=5)
     second = noisy_clients.split(scores, guard=False, seed=5)
     np.testing.assert_array_equal(first.noisy, second.noisy)
-    self.assertEqual(first[1:], second[1:])
+    self.assertEqual(first[1:4], second[1:4])
+
+
+class ReliabilityTest(parameterized.TestCase):
+
+  def test_is_cronbachs_alpha(self):
+    lid = np.random.default_rng(0).gamma(5, size=(4, 15)) + np.linspace(0, 5, 15)
+    items = lid.var(axis=1, ddof=1).sum()
+    alpha = 4 / 3 * (1 - items / lid.sum(axis=0).var(ddof=1))
+    self.assertAlmostEqual(noisy_clients.score_reliability(lid), alpha)
+
+  def test_what_all_clients_share_in_an_iteration_does_not_matter(self):
+    lid = np.random.default_rng(0).normal(size=(3, 9))
+    shifted = lid + np.array([[10.0], [0], [-3]])
+    self.assertAlmostEqual(
+        noisy_clients.score_reliability(lid), noisy_clients.score_reliability(shifted)
+    )
+
+  def test_with_late_clients_it_estimates_the_same(self):
+    found = []
+    for seed in range(200):
+      draw = np.random.default_rng(seed)
+      lid = draw.normal(size=(4, 40)) + draw.normal(size=40)
+      lid[:2, draw.random(40) < 0.5] = _NAN
+      found.append(noisy_clients.score_reliability(lid))
+    # Variance 1 between clients; of a mean, 1/4 or 1/2 by chance.
+    self.assertBetween(np.mean(found), 0.7, 0.76)
+
+  @parameterized.parameters(
+      ([[1.0, 2, 3]],), ([[_NAN] * 3] * 2,), ([[1.0, _NAN], [2, _NAN]],), ([[1.0, 1], [1, 1]],),
+      ([[1.0, 2, _NAN], [_NAN, _NAN, 3]],),
+  )
+  def test_cannot_be_told(self, lid):
+    with warnings.catch_warnings():
+      warnings.simplefilter('error')
+      self.assertTrue(np.isnan(noisy_clients.score_reliability(np.array(lid))))
+
+  @parameterized.parameters((_NAN, True), (0.9, True), (0.75, False), (-0.3, False))
+  def test_guard_asks_for_it(self, reliability, separated):
+    scores, _ = _gaussians(0, 20, distance=10)
+    split = noisy_clients.split(scores, guard=True, seed=0, reliability=reliability)
+    self.assertEqual((split.separated, split.noisy.any()), (separated, separated))
+    self.assertTrue(
+        noisy_clients.split(scores, guard=False, seed=0, reliability=reliability).separated
+    )
+
+  def test_without_noisy_clients_it_is_seldom_high(self):
+    draw = np.random.default_rng(0)
+    found = [noisy_clients.score_reliability(draw.normal(size=(3, 20))) for _ in range(300)]
+    self.assertLess(np.mean(np.array(found) > noisy_clients.MIN_RELIABILITY), 0.01)
 
 
 class GuardTest(parameterized.TestCase):

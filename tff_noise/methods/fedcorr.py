@@ -80,7 +80,7 @@ class FedCorrParams:
       `noisy_clients.client_scores`: 'centred', 'mean' or the paper's 'cumulative'. They differ
       only where clients join late or drop out.
     split_guard: Whether nobody is called noisy, and so all estimates are 0, where the scores do not
-      fall into two parts; false is the paper. With 20 clients it errs both ways.
+      fall into two parts; false is the paper.
     proximal_term: 'squared', `beta mu ||w - w'||^2` (eq. 5), or 'norm', without the square and
       without the first batch of each epoch.
     proximal_anchor: w' is the global model at the start of the 'iteration' (eq. 5), or as the
@@ -266,6 +266,7 @@ class _Iterations(NamedTuple):
         scores,
         guard=self.params.split_guard,
         seed=mixture_seed(self.task.seed, iteration),
+        reliability=noisy_clients.score_reliability(lid),
     )
     present = np.zeros(len(split.noisy), bool)
     present[self.task.availability.present(progress.round_num)] = True
@@ -284,7 +285,7 @@ class _Iterations(NamedTuple):
         **progress.records,
         'noise': noise,
         'noisy': split.noisy,
-        'split': np.array([split.separated, split.separation, split.evidence]),
+        'split': np.array(split[1:], np.float64),
         **_with_rows(
             progress.records, iteration, noise_by_iteration=noise, noisy_by_iteration=split.noisy
         ),
@@ -426,7 +427,7 @@ def _initial_records(iterations, num_clients):
       'lid': np.full((max(iterations, 1), num_clients), np.nan),
       'noise': np.zeros(num_clients),
       'noisy': np.zeros(num_clients, bool),
-      'split': np.zeros(3),
+      'split': np.zeros(4),
       'noise_by_iteration': np.full((max(iterations, 1), num_clients), np.nan),
       'noisy_by_iteration': np.zeros((max(iterations, 1), num_clients), bool),
   }
@@ -465,7 +466,7 @@ def _client_columns(records, params):
 
 
 def _summary(records):
-  separated, separation, evidence = records['split'].tolist()
+  separated, separation, evidence, reliability = records['split'].tolist()
   return {
       'fedcorr': {
           # How often the server judged the clients: 0 without pre-processing.
@@ -475,6 +476,7 @@ def _summary(records):
           'separated': bool(separated),
           'separation': separation,
           'evidence': evidence,
+          'reliability': None if np.isnan(reliability) else reliability,
       }
   }
 

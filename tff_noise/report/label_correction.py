@@ -16,8 +16,8 @@ from tff_noise.selection import noisy_clients
 
 # What `noisy_clients.stands_apart` asks for, in words.
 _ASKED = (
-    f'separation above {noisy_clients.MIN_SEPARATION:g} and evidence above '
-    f'{noisy_clients.MIN_EVIDENCE:g}'
+    f'separation above {noisy_clients.MIN_SEPARATION:g}, evidence above '
+    f'{noisy_clients.MIN_EVIDENCE:g} and reliability above {noisy_clients.MIN_RELIABILITY:g}'
 )
 _MAX_LISTED = 12
 _MEASURES = {
@@ -105,9 +105,12 @@ def verdict(found, *, clients: int, guard: bool) -> str:
   """
   if not found['judgements']:
     return 'There was no iteration of pre-processing: the server judged nobody.'
+  reliability = found['reliability']
   numbers = (
       f"separation {found['separation']:.1f} (Ashman's D), evidence {found['evidence']:.1f} (the "
-      'BIC of one Gaussian minus that of two)'
+      'BIC of one Gaussian minus that of two), reliability '
+      + ('unknown after one iteration' if reliability is None else f'{reliability:.2f} (the share '
+         "of the scores' variance on which the iterations agree)")
   )
   if not found['separated']:
     return (
@@ -124,7 +127,8 @@ def verdict(found, *, clients: int, guard: bool) -> str:
 
 
 def _stands_apart(found):
-  return noisy_clients.stands_apart(found['separation'], found['evidence'])
+  reliability = np.nan if found['reliability'] is None else found['reliability']
+  return noisy_clients.stands_apart(found['separation'], found['evidence'], reliability)
 
 
 def _against_the_truth(judgement):
@@ -380,11 +384,8 @@ def _checked_summary(run):
   if found is None:
     return None
   try:
-    # Runs of before this entry judged in every iteration.
-    iterations = run.method_parameters.get('iterations', 1)
-    found = {'judgements': iterations, **found}
     f'{found["judgements"]:d} {found["noisy_clients"]:d} {found["separated"]:d}'
-    f'{found["separation"]:.1f} {found["evidence"]:.1f}'
+    f'{found["separation"]:.1f} {found["evidence"]:.1f} {found["reliability"] or 0:.1f}'
   except (TypeError, ValueError, KeyError):
     raise types.UsageError(f'{run.path}/summary.json is damaged: fedcorr') from None
   return found

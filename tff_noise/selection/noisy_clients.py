@@ -12,6 +12,9 @@ import numpy as np
 MIN_SEPARATION = 2.0
 # Kass and Raftery (1995) call a difference of the BIC above 2 positive evidence.
 MIN_EVIDENCE = 2.0
+# Without noise, scores of 20 clients with 70 digits each stayed below 0.71 in 24 runs; with noisy
+# clients they were above 0.8 in 28. Sets of another kind may lie elsewhere.
+MIN_RELIABILITY = 0.75
 
 SCORES = ('centred', 'mean', 'cumulative')
 
@@ -24,12 +27,14 @@ class Split(NamedTuple):
     separated: Whether the two parts stand apart; without it, nobody is noisy.
     separation: Ashman's D of the two Gaussians, `|m1 - m2| / sqrt((s1^2 + s2^2) / 2)`.
     evidence: BIC of one Gaussian minus BIC of two.
+    reliability: Of the scores, see `score_reliability`.
   """
 
   noisy: np.ndarray
   separated: bool
   separation: float
   evidence: float
+  reliability: float
 
 
 def client_scores(lid: np.ndarray, rule: str) -> np.ndarray:
@@ -63,8 +68,37 @@ def _quiet(function, *args, **kwargs):
     return function(*args, **kwargs)
 
 
-def stands_apart(separation: float, evidence: float) -> bool:
-  """Whether two Gaussians of this separation and evidence, see `Split`, are two parts."""
+def score_reliability(lid: np.ndarray) -> float:
+  """Returns which share of the variance of clients' mean LID is not chance, at most 1.
+
+  With everybody there all the time this is Cronbach's alpha, iterations being the items: variance
+  between the means of clients against that within a client, after the iterations' own means are
+  taken out. Without noisy clients LID differs from client to client, but not in the same way from
+  iteration to iteration.
+
+  Args:
+    lid: float64 `[T, C]`, nan where a client did not take part.
+
+  Returns:
+    nan where it cannot be told: from one iteration.
+  """
+  lid = lid - _quiet(np.nanmean, lid, axis=1, keepdims=True)
+  count = np.isfinite(lid).sum(axis=0)
+  lid, count = lid[:, count > 0], count[count > 0]
+  iterations = np.isfinite(lid).any(axis=1).sum()
+  freedom = count.sum() - len(count) - (iterations - 1)
+  if freedom <= 0 or len(count) < 2:
+    return np.nan
+  means = np.nanmean(lid, axis=0)
+  chance = np.nansum((lid - means) ** 2) / freedom * np.mean(1 / count)
+  total = means.var(ddof=1)
+  return float(1 - chance / total) if total else np.nan
+
+
+def stands_apart(separation: float, evidence: float, reliability: float) -> bool:
+  """Whether these numbers, see `Split`, tell of two parts; nan where reliability is unknown."""
+  if reliability <= MIN_RELIABILITY:
+    return False
   return separation > MIN_SEPARATION and evidence > MIN_EVIDENCE
 
 
@@ -86,17 +120,21 @@ def fit(scores: np.ndarray, seed: int):
   return mixture.GaussianMixture(2, random_state=seed).fit(x)
 
 
-def split(scores: np.ndarray, *, guard: bool, seed: int) -> Split:
+def split(
+    scores: np.ndarray, *, guard: bool, seed: int, reliability: float = np.nan
+) -> Split:
   """Splits clients by a mixture of two Gaussians over their scores.
 
   A mixture always splits, also where there is nothing to split: with no noisy client, or with
   noisy ones only. The guard asks whether two Gaussians explain the scores much better than one
-  (BIC) and whether they stand apart (Ashman's D); otherwise nobody is called noisy.
+  (BIC), whether they stand apart (Ashman's D) and whether iterations agree on who is where;
+  otherwise nobody is called noisy.
 
   Args:
     scores: float64 `[C]`, nan for clients that are not judged.
     guard: False for the paper's behaviour.
     seed: Of the mixture's k-means start.
+    reliability: Of the scores; nan if unknown.
   """
   from sklearn import mixture
 
@@ -104,13 +142,18 @@ def split(scores: np.ndarray, *, guard: bool, seed: int) -> Split:
   judged = np.flatnonzero(np.isfinite(scores))
   two = fit(scores, seed)
   if two is None:
-    return Split(noisy, False, 0.0, 0.0)
+    return Split(noisy, False, 0.0, 0.0, reliability)
   x = scores[judged][:, np.newaxis]
   one = mixture.GaussianMixture(1).fit(x)
   means, variances = two.means_[:, 0], two.covariances_[:, 0, 0]
-  separation = float(abs(means[0] - means[1]) / np.sqrt(variances.mean()))
-  evidence = float(one.bic(x) - two.bic(x))
-  separated = not guard or stands_apart(separation, evidence)
-  if separated:
-    noisy[judged] = two.predict(x) == np.argmax(means)
-  return Split(noisy, separated, separation, evidence)
+  found = Split(
+      noisy,
+      separated=False,
+      separation=float(abs(means[0] - means[1]) / np.sqrt(variances.mean())),
+      evidence=float(one.bic(x) - two.bic(x)),
+      reliability=reliability,
+  )
+  if guard and not stands_apart(*found[2:]):
+    return found
+  noisy[judged] = two.predict(x) == np.argmax(means)
+  return found._replace(separated=True)
