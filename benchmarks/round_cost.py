@@ -22,8 +22,8 @@ from tff_noise.data import noise
 from tff_noise.data import partition
 from tff_noise.data import scene
 from tff_noise.data import sources
-from tff_noise.methods import fed_avg
 from tff_noise.methods import feddpcont
+from tff_noise.methods import plain
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
 from tff_noise.program import runtime
@@ -53,9 +53,9 @@ def _cifar_sized():
 
 def _measure(model, training, datasets, repeats):
   processes = {
-      'fedavg': fed_avg.build_process(model, training=training).process,
+      'fedavg': plain.build_process(model, training=training).process,
       'feddpcont': feddpcont.build_process(model, training=training).process,
-      'fedavg again': fed_avg.build_process(model, training=training).process,
+      'fedavg again': plain.build_process(model, training=training).process,
   }
   states = {name: process.initialize() for name, process in processes.items()}
   seconds = {name: [] for name in processes}

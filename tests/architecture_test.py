@@ -13,10 +13,11 @@ from tff_noise import types
 # not know each other.
 _LAYERS = (
     ('tff_noise.types', 'tff_noise.rng'),
+    ('tff_noise.params',),
     ('tff_noise.data',),
     ('tff_noise.models', 'tff_noise.privacy'),
     ('tff_noise.federated',),
-    ('tff_noise.selection', 'tff_noise.labels'),
+    ('tff_noise.selection', 'tff_noise.labels', 'tff_noise.optimizers'),
     ('tff_noise.methods',),
     ('tff_noise.program',),
     ('tff_noise.report',),

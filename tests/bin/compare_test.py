@@ -122,7 +122,7 @@ class MistakeTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (['--grid=missing.yaml'], 'missing.yaml cannot be read'),
-      (['--methods=fedavgg'], '--method must be one of fedavg, fedcorr, feddpcont'),
+      (['--methods=fedavgg'], '--method must be one of fedavg, fedprox, '),
       (['--seeds=a'], '--seeds must be whole numbers'),
       (['--jobs=0'], '--jobs must be at least 1'),
       (['--metric=accuracy'], 'metric must be one of'),

@@ -408,7 +408,7 @@ class MistakeTest(parameterized.TestCase):
     self.root = os.path.join(self.create_tempdir().full_path, 'runs')
 
   @parameterized.parameters(
-      ('--method=fedavgg', '--method', 'fedavg, fedcorr, feddpcont'),
+      ('--method=fedavgg', '--method', 'fedavg, fedprox, '),
       ('--dataset=mnist', '--dataset', 'digits'),
       ('--noise=loud', '--noise', 'none, symmetric, random'),
       ('--partition=fair', '--partition', 'iid, bernoulli_dirichlet, dirichlet, openset_uniform'),

@@ -14,11 +14,13 @@ from tff_noise import rng
 from tff_noise import types
 from tff_noise.data import client_data
 from tff_noise.federated import client_work
+from tff_noise.federated import optimizer
 from tff_noise.federated import uplink
 from tff_noise.models import keras_model
 from tff_noise.models import losses
 
 _EXAMPLES = ([[1, 0], [0, 1], [1, 1]], [0, 1, 1])
+_NO_RULE = optimizer.ClientRule()
 
 
 def _cross_entropy(inputs):
@@ -34,19 +36,24 @@ def _zero_weights(model):
   )
 
 
-def _run(data, *, loss=_cross_entropy, weights=None, round_num=1, local=(), seed=0, **work):
+def _run(
+    data, *, loss=_cross_entropy, weights=None, round_num=1, local=(), seed=0,
+    rule=_NO_RULE, kept=(), received=(), **work,
+):
+  """A client's result; `kept` is its optimizer state, `received` what the server sends for it."""
   model = toy.linear_model()
   training = types.LocalTraining(**work.pop('training', {}))
+  received_type = tf.nest.map_structure(lambda v: tff.TensorType(v.dtype, v.shape), received)
   update = client_work.build_client_update(
-      model, client_work.ClientWork(loss, training, **work), seed
+      model, client_work.ClientWork(loss, training, **work), seed, rule, received_type
   )
   hparams = collections.OrderedDict(work.get('hparams', {}))
   if weights is None:
     weights = np.zeros((2, 2), np.float32)
   broadcast = client_work.Broadcast(
-      tff.learning.models.ModelWeights([weights], []), round_num, hparams
+      tff.learning.models.ModelWeights([weights], []), round_num, hparams, received
   )
-  return update(broadcast, data, local)
+  return update(broadcast, data, uplink.ClientState(local, kept))
 
 
 def _gradient(weights, x, y):
@@ -76,7 +83,8 @@ class LocalTrainingTest(federated_test_case.FederatedTestCase):
     self.assertEqual(
         str(computation.type_signature.result),
         '<update=<trainable=<float32[2,2]>,non_trainable=<>>,weight=float32,'
-        'sums=<loss=float32,examples=float32,rejected=int32>,reports=<>,local=<>>',
+        'sums=<loss=float32,examples=float32,rejected=int32>,reports=<>,'
+        'local=<own=<>,optimizer=<>>>',
     )
 
   @parameterized.parameters((1, 1), (2, 2), (3, 5), (2, 10))
@@ -209,7 +217,7 @@ class MethodPartsTest(federated_test_case.FederatedTestCase):
         finish=lambda i: client_work.Finished(i.local + i.steps, {'steps': i.steps}),
     )
     self.assertEqual(output.sums['steps'], 4)
-    self.assertEqual(output.local, 14)
+    self.assertEqual(output.local.own, 14)
 
 
 class LabelsTest(federated_test_case.FederatedTestCase):
@@ -227,7 +235,7 @@ class LabelsTest(federated_test_case.FederatedTestCase):
     np.testing.assert_array_equal(own.update.trainable[0], expected.update.trainable[0])
     self.assertGreater(np.abs(own.update.trainable[0] - others.update.trainable[0]).max(), 0.1)
     # Nothing else changes the state.
-    np.testing.assert_array_equal(own.local['labels'], [1, 0, 0])
+    np.testing.assert_array_equal(own.local.own['labels'], [1, 0, 0])
 
   def test_labels_of_the_data_are_there_to_be_corrected(self):
     output = _run(
@@ -287,6 +295,238 @@ class GradientTest(federated_test_case.FederatedTestCase):
     np.testing.assert_allclose(output.update.trainable[0], np.full((2, 2), 6.75), atol=1e-5)
 
 
+_ONE_STEP = {'epochs': 1, 'batch_size': 10, 'learning_rate': 1.0}
+
+
+def _moved_start(weights, state):
+  """Starts from the broadcast weights plus the client's number."""
+  return tf.nest.map_structure(lambda w: w + state, weights)
+
+
+class OptimizerRuleTest(federated_test_case.FederatedTestCase):
+  """What a federated optimizer adds to local training."""
+
+  def test_type_signature(self):
+    rule = optimizer.ClientRule(
+        initial_state=collections.OrderedDict(drift=[np.zeros((2, 2), np.float32)]),
+        send=lambda r: optimizer.Sent(r.steps, r.state, {'moved': r.num_examples}),
+        sums=(uplink.UplinkSum('moved', np.float32, 0, 1, 'a test'),),
+    )
+    work = client_work.ClientWork(_cross_entropy, local_type=tff.TensorType(np.int32))
+    computation = client_work.build_client_update(
+        toy.linear_model(), work, 0, rule, tff.TensorType(np.float32, (3,))
+    )
+    local = '<own=int32,optimizer=<drift=<float32[2,2]>>>'
+    parameter = computation.type_signature.parameter
+    self.assertEqual(str(parameter['broadcast']['optimizer']), 'float32[3]')
+    self.assertEqual(str(parameter['local']), local)
+    self.assertEqual(
+        str(computation.type_signature.result),
+        '<update=int32,weight=float32,'
+        'sums=<loss=float32,examples=float32,rejected=int32,moved=float32>,reports=<>,'
+        f'local={local}>',
+    )
+
+  def test_without_a_rule_nothing_changes(self):
+    training = {'epochs': 2, 'batch_size': 2, 'learning_rate': 0.3, 'momentum': 0.5,
+                'weight_decay': 0.1}
+    weights = np.array([[1, 2], [3, 4]], np.float32)
+    plain, ruled = (
+        _run(toy.client(0, *_EXAMPLES), training=training, weights=weights, **more)
+        for more in (
+            {},
+            {
+                'rule': optimizer.ClientRule(
+                    initial_state=np.float32(0),
+                    start=lambda weights, state: weights,
+                    gradients=lambda i: i.gradients,
+                ),
+                'kept': np.float32(3),
+                'received': np.float32(4),
+            },
+        )
+    )
+    np.testing.assert_array_equal(plain.update.trainable[0], ruled.update.trainable[0])
+    self.assertEqual(plain.sums, ruled.sums)
+    self.assertEqual(ruled.local.optimizer, 3)
+
+  def test_training_starts_from_the_weights_of_start(self):
+    # The loss is the weight [0, 0] times x = 2, here (1 + 10) * 2; one step moves it by -2.
+    output = _run(
+        toy.client(0, [[2, 0]], [0]),
+        weights=np.array([[1, 2], [3, 4]], np.float32),
+        training=_ONE_STEP,
+        loss=lambda i: i.logits[0, 0],
+        rule=optimizer.ClientRule(
+            initial_state=np.float32(0),
+            start=_moved_start,
+            send=lambda r: optimizer.Sent((r.update, r.weights), r.state),
+        ),
+        kept=np.float32(10),
+    )
+    self.assertEqual(output.sums['loss'], 22)
+    update, end = output.update
+    # Relative to where training started, not to what was broadcast.
+    np.testing.assert_allclose(update.trainable[0], [[2, 0], [0, 0]], atol=1e-5)
+    np.testing.assert_allclose(end.trainable[0], [[9, 12], [13, 14]], atol=1e-5)
+
+  @parameterized.parameters('method', 'optimizer')
+  def test_anchor_is_where_training_started(self, whose):
+    # g = w - w' + 1: the distance goes 0, -.5, -.75, -.875.
+    def pulled(i):
+      return [w - a + 1 for w, a in zip(i.weights, i.anchor, strict=True)]
+
+    output = _run(
+        toy.client(0, [[1, 0]] * 3, [0] * 3),
+        weights=np.array([[1, 2], [3, 4]], np.float32),
+        training={'epochs': 1, 'batch_size': 1, 'learning_rate': 0.5},
+        gradient=pulled if whose == 'method' else None,
+        rule=optimizer.ClientRule(
+            initial_state=np.float32(0),
+            start=_moved_start,
+            gradients=pulled if whose == 'optimizer' else None,
+        ),
+        kept=np.float32(10),
+        sums=(uplink.UplinkSum('moved', np.float32, -10, 10, 'a test'),),
+        finish=lambda i: client_work.Finished(sums={'moved': i.update.trainable[0][0, 0]}),
+    )
+    np.testing.assert_allclose(output.update.trainable[0], np.full((2, 2), 0.875), atol=1e-5)
+    self.assertAlmostEqual(output.sums['moved'], 0.875, places=5)
+
+  def test_gradients_come_after_the_methods_and_before_weight_decay(self):
+    # Equal weights: the gradient of the loss is [[-.5, .5], [0, 0]]. Twice that by the method;
+    # three times that plus 10 by the optimizer, [[7, 13], [10, 10]]; plus .25 * 8.
+    output = _run(
+        toy.client(0, [[1, 0]], [0]),
+        weights=np.full((2, 2), 8, np.float32),
+        training={**_ONE_STEP, 'weight_decay': 0.25},
+        gradient=lambda i: [2 * g for g in i.gradients],
+        rule=optimizer.ClientRule(gradients=lambda i: [3 * g + 10 for g in i.gradients]),
+    )
+    np.testing.assert_allclose(output.update.trainable[0], [[9, 15], [12, 12]], atol=1e-5)
+
+  def test_local_momentum_comes_after_gradients(self):
+    output = _run(
+        toy.client(0, [[1, 0]] * 2, [0] * 2),
+        weights=np.full((2, 2), 8, np.float32),
+        training={'epochs': 1, 'batch_size': 1, 'learning_rate': 1.0, 'weight_decay': 0.25,
+                  'momentum': 0.5},
+        rule=optimizer.ClientRule(gradients=lambda i: [w * 0 + 1 for w in i.weights]),
+    )
+    # v = 1 + .25 * 8 = 3, w = 5; v = .5 * 3 + 1 + .25 * 5 = 3.75, w = 1.25.
+    np.testing.assert_allclose(output.update.trainable[0], np.full((2, 2), 6.75), atol=1e-5)
+
+  def test_state_and_what_the_server_sends_are_seen_in_every_step_and_at_the_end(self):
+    # Each of three steps moves every weight by -(100 + 2), and by the gradient of the loss.
+    output = _run(
+        toy.client(0, [[1, 0]] * 3, [0] * 3),
+        training={'epochs': 1, 'batch_size': 1, 'learning_rate': 1.0},
+        loss=lambda i: i.logits[0, 0],
+        rule=optimizer.ClientRule(
+            initial_state=np.float32(0),
+            gradients=lambda i: [g + i.state + i.received['shift'] for g in i.gradients],
+            send=lambda r: optimizer.Sent(
+                r.update,
+                r.state + r.received['shift'],
+                {'steps': r.steps, 'product': r.num_examples * r.state * r.received['scale']},
+            ),
+            sums=(
+                uplink.UplinkSum('steps', np.int32, 0, 10, 'a test'),
+                uplink.UplinkSum('product', np.float32, 0, 1e4, 'a test'),
+            ),
+        ),
+        kept=np.float32(100),
+        received=collections.OrderedDict(shift=np.float32(2), scale=np.float32(7)),
+    )
+    np.testing.assert_allclose(
+        output.update.trainable[0], [[309, 306], [306, 306]], atol=1e-3
+    )
+    self.assertEqual(output.local.optimizer, 102)
+    self.assertEqual(output.sums['steps'], 3)
+    self.assertEqual(output.sums['product'], 3 * 100 * 7)
+    # What a method and every training sends is there as well.
+    self.assertEqual(output.sums['examples'], 3)
+    self.assertEqual(output.weight, 3)
+
+  def test_method_and_optimizer_keep_and_send_their_own(self):
+    output = _run(
+        toy.client(0, *_EXAMPLES),
+        local=np.int32(5),
+        local_type=tff.TensorType(np.int32),
+        sums=(uplink.UplinkSum('of_method', np.int32, 0, 100, 'a test'),),
+        finish=lambda i: client_work.Finished(i.local + 1, {'of_method': i.local}),
+        rule=optimizer.ClientRule(
+            initial_state=np.float32(0),
+            send=lambda r: optimizer.Sent(
+                collections.OrderedDict(twice=2 * r.num_examples), r.state / 2,
+                {'of_optimizer': r.state},
+            ),
+            sums=(uplink.UplinkSum('of_optimizer', np.float32, 0, 100, 'a test'),),
+        ),
+        kept=np.float32(9),
+    )
+    self.assertEqual(output.local, uplink.ClientState(6, 4.5))
+    self.assertEqual(dict(output.update), {'twice': 6})
+    self.assertEqual((output.sums['of_method'], output.sums['of_optimizer']), (5, 9))
+
+  @parameterized.parameters((0.5, False), (1e38, True))
+  def test_diverged_client_keeps_its_states_and_adds_nothing(self, learning_rate, diverged):
+    output = _run(
+        toy.client(3, [[1e3, 1e3], [1e3, -1e3]], [0, 1]),
+        training={'epochs': 2, 'batch_size': 2, 'learning_rate': learning_rate},
+        local=np.float32(4),
+        local_type=tff.TensorType(np.float32),
+        finish=lambda i: client_work.Finished(tf.constant(1.0)),
+        rule=optimizer.ClientRule(
+            initial_state=collections.OrderedDict(
+                drift=np.zeros((2, 2), np.float32), seen=np.int32(0)
+            ),
+            send=lambda r: optimizer.Sent(
+                r.update,
+                collections.OrderedDict(
+                    drift=r.state['drift'] + r.weights.trainable[0], seen=r.state['seen'] + 1
+                ),
+                {'distance': tf.reduce_sum(tf.abs(r.update.trainable[0])), 'clients': 1,
+                 'sent': r.num_examples},
+            ),
+            sums=(
+                uplink.UplinkSum('distance', np.float32, 0, 1e6, 'a test'),
+                uplink.UplinkSum('clients', np.int32, 0, 1, 'a test'),
+                uplink.UplinkSum('sent', np.float32, 0, 10, 'a test'),
+            ),
+        ),
+        kept=collections.OrderedDict(drift=np.full((2, 2), 7, np.float32), seen=np.int32(8)),
+    )
+    self.assertEqual(output.sums['rejected'], diverged)
+    if diverged:
+      np.testing.assert_array_equal(output.local.optimizer['drift'], np.full((2, 2), 7))
+      np.testing.assert_array_equal(output.update.trainable[0], np.zeros((2, 2)))
+      self.assertEqual(output.sums['distance'], 0)
+    else:
+      end = -output.update.trainable[0]
+      np.testing.assert_allclose(output.local.optimizer['drift'], 7 + end, rtol=1e-6)
+      self.assertGreater(np.abs(end).max(), 100)
+      self.assertAlmostEqual(output.sums['distance'], np.abs(end).sum(), places=2)
+    self.assertEqual(output.local.own, 4 if diverged else 1)
+    self.assertEqual(output.local.optimizer['seen'], 8 if diverged else 9)
+    self.assertEqual(output.weight, 0 if diverged else 2)
+    self.assertEqual(output.sums['sent'], 0 if diverged else 2)
+    self.assertEqual(output.sums['clients'], 0 if diverged else 1)
+
+  def test_client_without_examples_sends_nothing_from_wherever_it_starts(self):
+    output = _run(
+        toy.client(0, [], []),
+        rule=optimizer.ClientRule(
+            initial_state=np.float32(0),
+            start=_moved_start,
+            gradients=lambda i: [g + i.state for g in i.gradients],
+        ),
+        kept=np.float32(10),
+    )
+    np.testing.assert_array_equal(output.update.trainable[0], np.zeros((2, 2)))
+    self.assertEqual((output.weight, output.local.optimizer), (0, 10))
+
+
 class MixupTest(federated_test_case.FederatedTestCase):
 
   def _shown(self, x, y, alpha, *, batch_size=3, round_num=1, client=0, columns=10):
@@ -316,7 +556,7 @@ class MixupTest(federated_test_case.FederatedTestCase):
         tff.learning.models.ModelWeights([kernel], []), round_num, {}
     )
     data = client_data.client_dataset(x, y, client)
-    shown = update(broadcast, data, ()).update.trainable[0].T
+    shown = update(broadcast, data, uplink.ClientState()).update.trainable[0].T
     images, total = shown[:3], shown.sum(axis=1)
     return images, *(total[[k, k + 1, k + 2]] / total[:3] for k in (3, 6)), total[9] / total[0]
 
@@ -379,7 +619,7 @@ class MixupTest(federated_test_case.FederatedTestCase):
     )
     data = client_data.client_dataset(np.eye(count, dtype=np.float32), np.zeros(count), 0)
     update = client_work.build_client_update(model, work, 0)
-    shares = update(broadcast, data, ()).update.trainable[0][:, 0]
+    shares = update(broadcast, data, uplink.ClientState()).update.trainable[0][:, 0]
     self.assertBetween(shares.min(), 0, 1)
     self.assertBetween(shares.max(), 0, 1)
     # Beta(a, a): mean 1/2, variance 1 / (4 (2 a + 1)); within 4 standard errors.
@@ -419,8 +659,8 @@ class FinishTest(federated_test_case.FederatedTestCase):
         finish=lambda i: client_work.Finished(i.predict(False)),
     )
     x = np.array(_EXAMPLES[0], np.float32)
-    np.testing.assert_allclose(output.local, x @ -output.update.trainable[0], atol=1e-6)
-    self.assertGreater(np.abs(output.local).max(), 0.1)
+    np.testing.assert_allclose(output.local.own, x @ -output.update.trainable[0], atol=1e-6)
+    self.assertGreater(np.abs(output.local.own).max(), 0.1)
 
   def test_predicts_every_example_once_over_many_batches(self):
     count = 1000
@@ -430,7 +670,7 @@ class FinishTest(federated_test_case.FederatedTestCase):
         training={'epochs': 1, 'batch_size': count, 'learning_rate': 1e-30},
         finish=lambda i: client_work.Finished(i.predict(False)),
     )
-    np.testing.assert_allclose(output.local, x, atol=1e-5)
+    np.testing.assert_allclose(output.local.own, x, atol=1e-5)
 
   def test_reports_carry_the_clients_id(self):
     output = _run(
@@ -451,7 +691,7 @@ class FinishTest(federated_test_case.FederatedTestCase):
     )
     np.testing.assert_array_equal(output.update.trainable[0], np.zeros((2, 2)))
     self.assertEqual(output.weight, 0)
-    self.assertEqual(output.local.shape, (0, 2))
+    self.assertEqual(output.local.own.shape, (0, 2))
     self.assertEqual(dict(output.reports), {'client': 5, 'steps': 0})
 
   @parameterized.parameters((0.5, 6.0, 1.0), (1e38, 0.0, 0.0))
@@ -467,7 +707,7 @@ class FinishTest(federated_test_case.FederatedTestCase):
         ),
     )
     self.assertEqual(float(output.sums['total']), total)
-    self.assertEqual(float(output.local), state)
+    self.assertEqual(float(output.local.own), state)
     self.assertEqual(dict(output.reports), {'client': 3, 'seen': 9})
 
   def _predictions(self, augmentation, *, round_num=1, client=0, seed=0):
@@ -490,10 +730,11 @@ class FinishTest(federated_test_case.FederatedTestCase):
     update = client_work.build_client_update(model, work, seed)
     output = update(
         client_work.Broadcast(weights, round_num, {}),
-        client_data.client_dataset(x, np.zeros(5), client), [np.zeros((5, 2), np.float32)] * 2,
+        client_data.client_dataset(x, np.zeros(5), client),
+        uplink.ClientState([np.zeros((5, 2), np.float32)] * 2),
     )
-    np.testing.assert_allclose(output.local[0], x.reshape(5, 30) / 255 @ kernel, atol=1e-5)
-    return output.local
+    np.testing.assert_allclose(output.local.own[0], x.reshape(5, 30) / 255 @ kernel, atol=1e-5)
+    return output.local.own
 
   def test_predicts_on_augmented_images_where_training_augments_them(self):
     plain, augmented = self._predictions('crop_flip')

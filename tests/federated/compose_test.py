@@ -15,6 +15,7 @@ from tff_noise.federated import aggregation
 from tff_noise.federated import client_work
 from tff_noise.federated import compose
 from tff_noise.federated import disclosure
+from tff_noise.federated import optimizer
 from tff_noise.federated import per_client
 from tff_noise.federated import uplink
 from tff_noise.models import losses
@@ -35,6 +36,11 @@ def _counting_work():
       sums=(uplink.UplinkSum('steps', np.int32, 0, 1000, 'a test'),),
       finish=lambda i: client_work.Finished(i.local + 1, {'steps': i.steps}),
   )
+
+
+def _own(*values):
+  """Clients' states that only a method has."""
+  return [uplink.ClientState(np.int32(v)) for v in values]
 
 
 class StatelessTest(federated_test_case.FederatedTestCase):
@@ -171,7 +177,7 @@ class StatelessTest(federated_test_case.FederatedTestCase):
         model,
         client_work.ClientWork(_cross_entropy, training),
         seed=0,
-        server_optimizer=tff.learning.optimizers.build_sgdm(0.5),
+        optimizer=optimizer.fed_avg(model.weights_type, 0.5),
     ).process
     data = [toy.client(0, [[4, 0]], [0]), toy.client(1, [[8, 0]] * 3, [0] * 3)]
     state = process.next(process.initialize(), data).state
@@ -196,18 +202,19 @@ class StatefulTest(federated_test_case.FederatedTestCase):
     result = compose.build_round_process(toy.linear_model(), _counting_work(), seed=0)
     parameter = result.process.next.type_signature.parameter
     self.assertLen(parameter, 3)
-    self.assertEqual(str(parameter[2]), '{int32}@CLIENTS')
-    self.assertEqual(str(result.process.next.type_signature.result.local), '{int32}@CLIENTS')
+    local = '{<own=int32,optimizer=<>>}@CLIENTS'
+    self.assertEqual(str(parameter[2]), local)
+    self.assertEqual(str(result.process.next.type_signature.result.local), local)
 
   def test_states_come_back_to_their_clients_in_order(self):
     process = compose.build_round_process(toy.linear_model(), _counting_work(), seed=0).process
     data = [toy.client(i, [[1, i]] * (i + 1), [0] * (i + 1)) for i in range(6)]
     state = process.initialize()
-    local = [np.int32(100 * i) for i in range(6)]
+    local = _own(*(100 * i for i in range(6)))
     for _ in range(5):
       output = process.next(state, data, local)
       state, local = output.state, output.local
-    self.assertEqual([int(v) for v in local], [100 * i + 5 for i in range(6)])
+    self.assertEqual([int(v.own) for v in local], [100 * i + 5 for i in range(6)])
 
   def test_local_state_is_no_uplink(self):
     result = compose.build_round_process(toy.linear_model(), _counting_work(), seed=0)
@@ -220,7 +227,7 @@ class StatefulTest(federated_test_case.FederatedTestCase):
   def test_own_sums_are_metrics(self):
     process = compose.build_round_process(toy.linear_model(), _counting_work(), seed=0).process
     data = [toy.client(i, [[1, i]], [0]) for i in range(3)]
-    output = process.next(process.initialize(), data, [np.int32(0)] * 3)
+    output = process.next(process.initialize(), data, _own(0, 0, 0))
     self.assertEqual(output.metrics['client_work']['train']['steps'], 3)
 
   def test_trains_as_the_stateless_process_does(self):
@@ -229,12 +236,241 @@ class StatefulTest(federated_test_case.FederatedTestCase):
     stateless = compose.build_round_process(
         toy.linear_model(), client_work.ClientWork(_cross_entropy, _ONE_STEP), seed=0
     ).process
-    first = stateful.next(stateful.initialize(), data, [np.int32(0)] * 2).state
+    first = stateful.next(stateful.initialize(), data, _own(0, 0)).state
     second = stateless.next(stateless.initialize(), data).state
     np.testing.assert_array_equal(
         stateful.get_model_weights(first).trainable[0],
         stateless.get_model_weights(second).trainable[0],
     )
+
+
+def _first_logit(inputs):
+  """A loss whose gradient is the mean input for class 0, whatever the weights."""
+  return tf.reduce_mean(inputs.logits[:, 0])
+
+
+# Gradients [[1, 0], [0, 0]] and [[5, 0], [0, 0]], with weights 1/4 and 3/4: their mean is 4.
+_ONE_AND_FIVE = (
+    toy.client(0, [[1, 0]], [0]), toy.client(1, [[5, 0]] * 3, [0] * 3)
+)
+
+
+def _shifting_optimizer():
+  """The server sends a number that clients add to their gradients, and learns the next from sums.
+
+  It goes half of the mean update, and the number grows by twice the examples over the examples.
+  """
+  def step(state, inputs):
+    state = collections.OrderedDict(
+        shift=state['shift'] + inputs.sums['twice'] / inputs.sums['examples'],
+        seen=state['seen'] + inputs.sums['examples'],
+    )
+    return state, tf.nest.map_structure(lambda w, u: w - u / 2, inputs.weights, inputs.update)
+
+  return optimizer.FederatedOptimizer(
+      optimizer.ServerRule(
+          lambda: collections.OrderedDict(shift=tf.constant(0.0), seen=tf.constant(0.0)),
+          step,
+          broadcast=lambda state: collections.OrderedDict(number=state['shift']),
+      ),
+      optimizer.ClientRule(
+          gradients=lambda i: [g + i.received['number'] for g in i.gradients],
+          send=lambda r: optimizer.Sent(r.update, r.state, {'twice': 2 * r.num_examples}),
+          sums=(uplink.UplinkSum('twice', np.float32, 0, 100, 'a test'),),
+      ),
+  )
+
+
+def _remembering_optimizer(model):
+  """FedAvg whose clients add to their gradients a number, which grows by 100 a round."""
+  return optimizer.fed_avg(model.weights_type)._replace(
+      client=optimizer.ClientRule(
+          initial_state=np.float32(0),
+          gradients=lambda i: [g + i.state for g in i.gradients],
+          send=lambda r: optimizer.Sent(r.update, r.state + 100),
+      )
+  )
+
+
+class OptimizerTest(federated_test_case.FederatedTestCase):
+
+  def test_fed_avg_if_none_is_given(self):
+    model = toy.linear_model('batch')
+    weights = []
+    for given in (None, optimizer.fed_avg(model.weights_type)):
+      process = compose.build_round_process(
+          model, client_work.ClientWork(_cross_entropy, _ONE_STEP), seed=0, optimizer=given
+      ).process
+      state = process.next(process.initialize(), list(_ONE_AND_FIVE)).state
+      weights.append(process.get_model_weights(state))
+    for first, second in zip(*map(tf.nest.flatten, weights), strict=True):
+      np.testing.assert_array_equal(first, second)
+    # The step is one: weights are the mean of the clients' steps of half their input.
+    np.testing.assert_allclose(weights[0].non_trainable[0], [0.1 * 4, 0], atol=1e-6)
+
+  @parameterized.parameters(None, 'secure')
+  def test_three_rounds_of_a_server_with_state_broadcast_and_sums_by_hand(self, kind):
+    aggregate = None
+    if kind == 'secure':
+      aggregate = aggregation.secure_weighted_mean(update_bound=100.0, max_examples=3)
+    result = compose.build_round_process(
+        toy.linear_model(), client_work.ClientWork(_first_logit, _ONE_STEP), seed=0,
+        optimizer=_shifting_optimizer(), aggregation=aggregate,
+    )
+    process = result.process
+    # Nobody keeps anything.
+    self.assertIsInstance(process, tff.learning.templates.LearningProcess)
+    state = process.initialize()
+    self.assertEqual(dict(state.finalizer), {'shift': 0, 'seen': 0})
+    for expected, shift, seen in (
+        # Half of [[4, 0], [0, 0]], of that plus 2 in every entry, and plus 4.
+        ([[-2, 0], [0, 0]], 2, 4),
+        ([[-5, -1], [-1, -1]], 4, 8),
+        ([[-9, -3], [-3, -3]], 6, 12),
+    ):
+      output = process.next(state, list(_ONE_AND_FIVE))
+      state = output.state
+      weights = process.get_model_weights(state).trainable[0]
+      np.testing.assert_allclose(weights, expected, atol=1e-5)
+      self.assertAlmostEqual(state.finalizer['shift'], shift, places=4)
+      self.assertAlmostEqual(state.finalizer['seen'], seen, places=4)
+      self.assertAlmostEqual(output.metrics['client_work']['train']['twice'], 8, places=4)
+
+  def test_what_the_optimizer_sends_is_declared_and_counted(self):
+    result = compose.build_round_process(
+        toy.linear_model(), client_work.ClientWork(_first_logit, _ONE_STEP), seed=0,
+        optimizer=_shifting_optimizer(),
+    )
+    self.assertEqual(
+        [f.name for f in result.fields],
+        ['update', 'update weight', 'loss', 'examples', 'rejected', 'twice'],
+    )
+    self.assertEqual(result.uplink_bytes, 16 + 4 + 4 * 4)
+    with self.assertRaisesRegex(disclosure.UndeclaredUplinkError, 'sent, not declared'):
+      disclosure.check(result.process.next, result.fields[:-1])
+    # Four weights, the number of the round, and the optimizer's.
+    self.assertEqual(result.broadcast_bytes, 16 + 4 + 4)
+    self.assertEqual(result.optimizer.client.initial_state, ())
+
+  @parameterized.parameters(None, 'secure')
+  def test_another_structure_than_the_models_is_averaged_and_declared(self, kind):
+    aggregate = None
+    if kind == 'secure':
+      aggregate = aggregation.secure_weighted_mean(update_bound=100.0, max_examples=3)
+
+    def step(state, inputs):
+      # The first row of the weights goes against the direction, the second by the size.
+      change = tf.stack([inputs.update['direction'], tf.repeat(inputs.update['size'], 2)])
+      weights = inputs.weights
+      return state, tff.learning.models.ModelWeights(
+          [weights.trainable[0] - change], weights.non_trainable
+      )
+
+    result = compose.build_round_process(
+        toy.linear_model(), client_work.ClientWork(_first_logit, _ONE_STEP), seed=0,
+        optimizer=optimizer.FederatedOptimizer(
+            optimizer.ServerRule(lambda: (), step),
+            optimizer.ClientRule(
+                send=lambda r: optimizer.Sent(
+                    collections.OrderedDict(
+                        direction=r.update.trainable[0][0], size=r.num_examples
+                    ),
+                    r.state,
+                )
+            ),
+        ),
+        aggregation=aggregate,
+    )
+    process = result.process
+    state = process.next(process.initialize(), list(_ONE_AND_FIVE)).state
+    # (1 * 1 + 3 * 5) / 4 and (1 * 1 + 3 * 3) / 4.
+    weights = process.get_model_weights(state).trainable[0]
+    np.testing.assert_allclose(weights, [[-4, 0], [-2.5, -2.5]], atol=1e-5)
+
+    self.assertLen(disclosure.client_to_server_edges(process.next), len(result.fields))
+    plain = '<direction=float32[2],size=float32>'
+    if kind is None:
+      self.assertEqual((result.fields[0].type_spec, result.fields[0].num_bytes), (plain, 12))
+    else:
+      tff.test.assert_not_contains_unsecure_aggregation(process.next)
+    with self.assertRaisesRegex(disclosure.UndeclaredUplinkError, 'sent, not declared'):
+      disclosure.check(process.next, result.fields[1:])
+
+  @parameterized.parameters(
+      # Gradients [0, 0] are 1 + m of a method's number m, 0 and 1, plus the optimizer's, 10 and 20,
+      # which is all of the other entries; then the numbers are 1, 2 and 110, 120.
+      (True, False, '<own=int32,optimizer=<>>', 1.5, 0, 4, 0),
+      (False, True, '<own=<>,optimizer=float32>', 16, 15, 16 + 116, 15 + 115),
+      (True, True, '<own=int32,optimizer=float32>', 16.5, 15, 16.5 + 117.5, 15 + 115),
+  )
+  def test_clients_keep_what_method_and_optimizer_keep(
+      self, of_method, of_optimizer, local_type, first, others, second, others_second
+  ):
+    model = toy.linear_model()
+    work = client_work.ClientWork(_first_logit, _ONE_STEP)
+    if of_method:
+      work = work._replace(
+          loss=lambda i: _first_logit(i) * (1 + tf.cast(i.local, tf.float32)),
+          local_type=tff.TensorType(np.int32),
+          finish=lambda i: client_work.Finished(i.local + 1),
+      )
+    result = compose.build_round_process(
+        model, work, seed=0, optimizer=_remembering_optimizer(model) if of_optimizer else None
+    )
+    process = result.process
+    self.assertIsInstance(process, compose.StatefulProcess)
+    self.assertEqual(str(process.local_type), local_type)
+    self.assertEqual(
+        str(process.next.type_signature.result.local), f'{{{local_type}}}@CLIENTS'
+    )
+    self.assertEqual(result.optimizer.client.initial_state, 0 if of_optimizer else ())
+    # It is no uplink.
+    self.assertEqual(
+        [f.name for f in result.fields], ['update', 'update weight', 'loss', 'examples', 'rejected']
+    )
+    self.assertLen(disclosure.client_to_server_edges(process.next), 5)
+
+    data = [toy.client(i, [[1, 0]], [0]) for i in range(2)]
+    local = [
+        uplink.ClientState(
+            np.int32(i) if of_method else (), np.float32(10 * (i + 1)) if of_optimizer else ()
+        )
+        for i in range(2)
+    ]
+    state = process.initialize()
+    for total, rest in ((first, others), (second, others_second)):
+      output = process.next(state, data, local)
+      state, local = output.state, output.local
+      weights = process.get_model_weights(state).trainable[0]
+      np.testing.assert_allclose(weights, [[-total, -rest], [-rest, -rest]], rtol=1e-5)
+    for i, kept in enumerate(local):
+      self.assertEqual(kept.own, i + 2 if of_method else ())
+      self.assertEqual(kept.optimizer, 10 * (i + 1) + 200 if of_optimizer else ())
+
+  def test_sum_that_is_not_declared_stays_at_the_client(self):
+    model = toy.linear_model()
+    result = compose.build_round_process(
+        model, client_work.ClientWork(_first_logit, _ONE_STEP), seed=0,
+        optimizer=optimizer.fed_avg(model.weights_type)._replace(
+            client=optimizer.ClientRule(
+                send=lambda r: optimizer.Sent(r.update, r.state, {'twice': 2 * r.num_examples})
+            )
+        ),
+    )
+    self.assertLen(disclosure.client_to_server_edges(result.process.next), 5)
+    output = result.process.next(result.process.initialize(), list(_ONE_AND_FIVE))
+    self.assertNotIn('twice', output.metrics['client_work']['train'])
+
+  def test_diverged_client_does_not_touch_what_others_send(self):
+    process = compose.build_round_process(
+        toy.linear_model(), client_work.ClientWork(_first_logit, _ONE_STEP), seed=0,
+        optimizer=_shifting_optimizer(),
+    ).process
+    data = [*_ONE_AND_FIVE, toy.client(2, [[np.nan, 0]] * 2, [0] * 2)]
+    state = process.next(process.initialize(), data).state
+    weights = process.get_model_weights(state).trainable[0]
+    np.testing.assert_allclose(weights, [[-2, 0], [0, 0]], atol=1e-6)
+    self.assertEqual(dict(state.finalizer), {'shift': 2, 'seen': 4})
 
 
 def _reporting_work(**changes):
@@ -282,7 +518,7 @@ class ReportsTest(federated_test_case.FederatedTestCase):
 
   def test_other_than_declared_does_not_build(self):
     work = _reporting_work(reports=_reporting_work().reports[:1])
-    with self.assertRaises(TypeError):
+    with self.assertRaisesRegex(disclosure.UndeclaredUplinkError, 'sent, not declared'):
       compose.build_round_process(toy.linear_model(), work, seed=0)
 
   def test_do_not_change_the_training(self):
@@ -298,9 +534,11 @@ class ReportsTest(federated_test_case.FederatedTestCase):
 class HandOverTest(federated_test_case.FederatedTestCase):
 
   def _process(self, work, momentum=None):
+    model = toy.linear_model()
+    step = tff.learning.optimizers.build_sgdm(1.0, momentum)
     return compose.build_round_process(
-        toy.linear_model(), work, seed=0,
-        server_optimizer=tff.learning.optimizers.build_sgdm(1.0, momentum),
+        model, work, seed=0,
+        optimizer=optimizer.FederatedOptimizer(optimizer.apply_update(step, model.weights_type)),
     ).process
 
   def _after_two_rounds(self, process, *local):
@@ -319,7 +557,7 @@ class HandOverTest(federated_test_case.FederatedTestCase):
     )
     self.assertEqual(handed.client_work['round_num'], 3)
     # It runs, and goes on counting.
-    output = second.next(handed, [toy.client(0, [[1, 2]], [0])], [np.int32(0)])
+    output = second.next(handed, [toy.client(0, [[1, 2]], [0])], _own(0))
     self.assertEqual(output.state.client_work['round_num'], 4)
 
   def test_the_same_work_goes_on_as_if_nothing_had_happened(self):

@@ -13,6 +13,7 @@ from tff_noise import types
 from tff_noise.data import client_data
 from tff_noise.federated import client_work
 from tff_noise.federated import evaluation
+from tff_noise.federated import uplink
 from tff_noise.models import keras_model
 from tff_noise.models import losses
 
@@ -52,7 +53,7 @@ class ImageInputTest(federated_test_case.FederatedTestCase):
     update = client_work.build_client_update(model, work, 5)
     broadcast = client_work.Broadcast(_weights(), round_num, {})
     data = client_data.client_dataset(x, self.y, client)
-    return update(broadcast, data, ()).update.trainable[0]
+    return update(broadcast, data, uplink.ClientState()).update.trainable[0]
 
   def test_files_train_like_their_pixels(self):
     np.testing.assert_array_equal(

@@ -23,7 +23,7 @@ def _computation(reports=_REPORTS):
 
   @tff.federated_computation(row_type)
   def collect(rows):
-    return per_client.collect(rows, reports)
+    return per_client.collect(rows)
 
   return collect
 

@@ -90,9 +90,11 @@ class ContractTest(federated_test_case.FederatedTestCase):
     for key, value in first.records.items():
       np.testing.assert_array_equal(value, second.records[key], key)
       self.assertEqual(np.asarray(value).dtype, np.asarray(second.records[key]).dtype, key)
-    self.assertLen(first.local, len(second.local))
-    for mine, other in zip(first.local, second.local, strict=True):
-      tf.nest.map_structure(np.testing.assert_array_equal, mine, other)
+    for kept in ('local', 'local_optimizer'):
+      mine, others = getattr(first, kept), getattr(second, kept)
+      self.assertLen(mine, len(others), kept)
+      for own, other in zip(mine, others, strict=True):
+        tf.nest.map_structure(np.testing.assert_array_equal, own, other)
 
   def _run(self, schedule, folder, copies=None):
     """Runs in `folder`; puts a copy of it as it is after each round into `copies`."""
@@ -182,14 +184,16 @@ class ContractTest(federated_test_case.FederatedTestCase):
       for key, value in fresh.records.items():
         found = np.asarray(state.records[key])
         self.assertEqual((found.shape, found.dtype), (value.shape, value.dtype), key)
-      self.assertLen(state.local, len(fresh.local), stage.name)
-      for own, first in zip(state.local, fresh.local, strict=True):
-        tf.nest.map_structure(
-            lambda a, b: self.assertEqual(
-                (np.shape(a), np.asarray(a).dtype), (np.shape(b), np.asarray(b).dtype)
-            ),
-            own, first,
-        )
+      for kept in ('local', 'local_optimizer'):
+        found, expected = getattr(state, kept), getattr(fresh, kept)
+        self.assertLen(found, len(expected), (stage.name, kept))
+        for own, first in zip(found, expected, strict=True):
+          tf.nest.map_structure(
+              lambda a, b: self.assertEqual(
+                  (np.shape(a), np.asarray(a).dtype), (np.shape(b), np.asarray(b).dtype)
+              ),
+              own, first,
+          )
 
   @parameterized.named_parameters(*_ALL)
   def test_judges_all_its_clients(self, name):

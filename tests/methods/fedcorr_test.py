@@ -532,7 +532,9 @@ class PreprocessingTest(federated_test_case.FederatedTestCase):
       anchor = np.float32(start if anchor is None else anchor)
       state = process.set_hparams(state, collections.OrderedDict(anchor=anchor.ravel()))
     output = process.next(
-        state, [toy.client(0, *self.data)], [_local(self.data[1], noise_level=noise_level)]
+        state,
+        [toy.client(0, *self.data)],
+        [uplink.ClientState(_local(self.data[1], noise_level=noise_level))],
     )
     self.assertEqual(output.metrics['client_work']['train']['rejected'], 0)
     return output.state.global_model_weights.trainable[0], output
@@ -583,7 +585,7 @@ class PreprocessingTest(federated_test_case.FederatedTestCase):
       predictions = tf.nn.softmax(np.float32(x @ weights))
       logits = predictions if reading == 'double_softmax' else np.float32(x @ weights)
       expected = -tf.nn.log_softmax(logits).numpy()[np.arange(4), y]
-      [local] = output.local
+      local = output.local[0].own
       np.testing.assert_allclose(local['losses'], expected, atol=1e-5)
       np.testing.assert_array_equal(local['labels'], y)
       lid = intrinsic_dimension.lid_score(predictions, 2)
@@ -601,7 +603,9 @@ class PreprocessingTest(federated_test_case.FederatedTestCase):
       corrected = [1, 1, 0, 0]
       found = [
           process.next(
-              process.initialize(), [toy.client(0, x, labels)], [_local(corrected)]
+              process.initialize(),
+              [toy.client(0, x, labels)],
+              [uplink.ClientState(_local(corrected))],
           ).state.global_model_weights.trainable[0]
           for labels in (y, corrected)
       ]
@@ -653,13 +657,15 @@ class StatisticsImagesTest(federated_test_case.FederatedTestCase):
     )
     data = [client_data.client_dataset(self.x, self.y, 0)]
     state = parts.preprocess.process.initialize()
-    trained = parts.preprocess.process.next(state, data, [_local(self.y)])
+    trained = parts.preprocess.process.next(
+        state, data, [uplink.ClientState(_local(self.y))]
+    )
     relabelled = parts.relabel_all.run(state.global_model_weights, data, [_local(self.y)])
     corrected = parts.correct.run(
         state.global_model_weights, data, [_local(self.y, self.y > 4)]
     )
     return (
-        trained.local[0]['losses'],
+        trained.local[0].own['losses'],
         trained.metrics['reports']['lid'],
         relabelled['local'][0]['labels'],
         corrected['local'][0]['labels'],

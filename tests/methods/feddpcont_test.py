@@ -11,8 +11,8 @@ from tests import toy
 from tff_noise import rng
 from tff_noise import types
 from tff_noise.federated import aggregation
-from tff_noise.methods import fed_avg
 from tff_noise.methods import feddpcont
+from tff_noise.methods import plain
 from tff_noise.methods import method
 from tff_noise.privacy import estimator
 from tff_noise.privacy import ledger
@@ -44,7 +44,7 @@ def _process(**params):
 
 def _fed_avg_weights():
   return _train(
-      fed_avg.build_process(toy.linear_model(), training=_TRAINING, seed=1).process
+      plain.build_process(toy.linear_model(), training=_TRAINING, seed=1).process
   )
 
 

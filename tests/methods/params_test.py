@@ -5,6 +5,7 @@ import dataclasses
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from tff_noise import params as params_lib
 from tff_noise import types
 from tff_noise.methods import feddpcont
 from tff_noise.methods import method
@@ -27,6 +28,10 @@ class _Params:
       raise ValueError(f'count + rate must be below 100, got {self.count + self.rate}')
 
 
+def _parse(entry, assignments):
+  return params_lib.parse(entry.name, entry.params, assignments)
+
+
 _FAKE = method.Method('fake', 'a method', 'no paper', _Params, build=lambda task, params: None)
 _BARE = _FAKE._replace(name='bare', params=dataclasses.make_dataclass('_NoParams', []))
 
@@ -39,14 +44,14 @@ class RegistryTest(parameterized.TestCase):
     self.assertEqual(entry.name, name)
     self.assertNotEmpty(entry.title)
     self.assertNotEmpty(entry.paper)
-    params = method.parse_params(entry, [])
+    params = _parse(entry, [])
     self.assertEqual(params, entry.params())
 
   @parameterized.parameters(*_METHODS)
   def test_every_parameter_can_be_given_as_text_and_is_documented(self, name):
     entry = registry.METHODS[name]
     for field in dataclasses.fields(entry.params):
-      params = method.parse_params(entry, [f'{field.name}={field.default}'])
+      params = _parse(entry, [f'{field.name}={field.default}'])
       self.assertEqual(params, entry.params(), field.name)
       self.assertIn(f'  {field.name}: ', entry.params.__doc__)
 
@@ -60,26 +65,26 @@ class RegistryTest(parameterized.TestCase):
 class ParseTest(parameterized.TestCase):
 
   def test_values_take_the_types_of_their_defaults(self):
-    params = method.parse_params(_FAKE, ['flag=True', 'count=-7', 'rate=1e-3', 'kind=b c'])
+    params = _parse(_FAKE, ['flag=True', 'count=-7', 'rate=1e-3', 'kind=b c'])
     self.assertEqual(params, _Params(True, -7, 0.001, 'b c'))
     self.assertEqual(
         [type(v) for v in dataclasses.astuple(params)], [bool, int, float, str]
     )
 
   def test_order_is_irrelevant_and_the_rest_keeps_its_default(self):
-    params = method.parse_params(_FAKE, ['rate=2', 'count=3'])
-    self.assertEqual(params, method.parse_params(_FAKE, ['count=3', 'rate=2']))
+    params = _parse(_FAKE, ['rate=2', 'count=3'])
+    self.assertEqual(params, _parse(_FAKE, ['count=3', 'rate=2']))
     self.assertEqual(params, _Params(count=3, rate=2.0))
 
   def test_value_may_contain_the_separator(self):
-    self.assertEqual(method.parse_params(_FAKE, ['kind=a=b']).kind, 'a=b')
+    self.assertEqual(_parse(_FAKE, ['kind=a=b']).kind, 'a=b')
 
   @parameterized.parameters('true', 'TRUE', 'True')
   def test_true(self, text):
-    self.assertIs(method.parse_params(_FAKE, [f'flag={text}']).flag, True)
+    self.assertIs(_parse(_FAKE, [f'flag={text}']).flag, True)
 
   def test_false_is_not_a_non_empty_text(self):
-    self.assertIs(method.parse_params(_FAKE, ['flag=false']).flag, False)
+    self.assertIs(_parse(_FAKE, ['flag=false']).flag, False)
 
   @parameterized.named_parameters(
       ('no_separator', ['rate'], "--param must be NAME=VALUE, got 'rate'"),
@@ -102,13 +107,13 @@ class ParseTest(parameterized.TestCase):
   )
   def test_mistakes(self, assignments, message):
     with self.assertRaises(types.UsageError) as caught:
-      method.parse_params(_FAKE, assignments)
+      _parse(_FAKE, assignments)
     self.assertEqual(str(caught.exception), message)
 
   def test_method_without_parameters(self):
-    method.parse_params(_BARE, [])
+    _parse(_BARE, [])
     with self.assertRaisesRegex(types.UsageError, "bare has no 'a'; it has: none"):
-      method.parse_params(_BARE, ['a=1'])
+      _parse(_BARE, ['a=1'])
 
 
 class FedAvgParamsTest(parameterized.TestCase):
@@ -118,13 +123,13 @@ class FedAvgParamsTest(parameterized.TestCase):
     with self.assertRaisesRegex(
         types.UsageError, '^--param: server_learning_rate must be positive, got '
     ):
-      method.parse_params(registry.METHODS['fedavg'], [f'server_learning_rate={value}'])
+      _parse(registry.METHODS['fedavg'], [f'server_learning_rate={value}'])
 
   def test_names_of_another_method_are_unknown(self):
     with self.assertRaisesRegex(
         types.UsageError, "fedavg has no 'contrast'; it has: server_learning_rate"
     ):
-      method.parse_params(registry.METHODS['fedavg'], ['contrast=sampled'])
+      _parse(registry.METHODS['fedavg'], ['contrast=sampled'])
 
 
 class FedDPContParamsTest(parameterized.TestCase):
@@ -142,11 +147,11 @@ class FedDPContParamsTest(parameterized.TestCase):
   )
   def test_out_of_range(self, assignment, message):
     with self.assertRaises(types.UsageError) as caught:
-      method.parse_params(registry.METHODS['feddpcont'], [assignment])
+      _parse(registry.METHODS['feddpcont'], [assignment])
     self.assertEqual(str(caught.exception), f'--param: {message}')
 
   def test_boundaries_are_allowed(self):
-    params = method.parse_params(
+    params = _parse(
         registry.METHODS['feddpcont'],
         ['weight=0', 'warmup_rounds=0', 'ramp_rounds=0', 'contrast=expected', 'log_floor=1e-30'],
     )

@@ -49,7 +49,8 @@ class DefaultsTest(FlagsTestCase):
     self.assertEqual(config.dataset, 'digits')
     for name in _FIELDS:
       default = flags.parse(['train'])[name].default
-      self.assertEqual(getattr(config, name), tuple(default) if name == 'param' else default)
+      expected = tuple(default) if name in ('param', 'base_param') else default
+      self.assertEqual(getattr(config, name), expected)
 
 
 class ParseTest(FlagsTestCase):
@@ -128,7 +129,7 @@ class ParseTest(FlagsTestCase):
   @parameterized.parameters(
       ('--momentum=nan', r'^--momentum must be in \[0, 1\), got nan$'),
       ('--learning_rate=inf', '^--learning_rate must be a positive number, got inf$'),
-      ('--method=sgd', '^--method must be one of fedavg, fedcorr, feddpcont, got sgd$'),
+      ('--method=sgd', '^--method must be one of fedavg, fedprox, .*, feddpcont, got sgd$'),
       ('--param=weight=nan', "^--param: weight must be finite, got 'nan'$"),
       ('--param=weight', "^--param must be NAME=VALUE, got 'weight'$"),
       ('--seed=9223372036854775808', r'^--seed must be in \[0, 2\*\*63\), got 92'),

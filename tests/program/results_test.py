@@ -93,7 +93,7 @@ class WriteTest(absltest.TestCase):
     run_directory.create(self.run_, start)
 
   def _write(self, schedule, scene=None, state=None):
-    results.write(self.run_, _Config('mine', 7), scene or _scene(), schedule, state or _state())
+    results.write(self.run_, _Config('mine', 7), scene or _scene(), schedule, state or _state(), {})
     with open(self.run_.file('summary.json'), encoding='utf-8') as file:
       # JSON has no nan.
       return json.load(file, parse_constant=self.fail)

@@ -9,11 +9,15 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from tff_noise import types
+from tff_noise.methods import registry
+from tff_noise.optimizers import registry as optimizers
 from tff_noise.program import run_config
 
 _VALID = {
     'method': 'feddpcont',
     'param': (),
+    'base': '',
+    'base_param': (),
     'stages': None,
     'allow_per_client_disclosure': False,
     'dataset': 'digits',
@@ -67,7 +71,8 @@ _NAN, _INF = float('nan'), float('inf')
 
 # For each flag with a range: values outside it, and what the message says of the range.
 _INVALID = {
-    'method': (['', 'sgd', 'FedAvg'], 'one of fedavg, fedcorr, feddpcont'),
+    'method': (['', 'sgd', 'FedAvg'], 'one of ' + ', '.join(registry.METHODS)),
+    'base': (['sgd', 'clipfl'], 'one of ' + ', '.join(optimizers.OPTIMIZERS)),
     'dataset': (
         ['', 'mnist'],
         'one of digits, cifar10, cifar100, cifar10n, cifar100n, clothing1m, image_folder, npz',
@@ -121,15 +126,16 @@ _INVALID = {
 }
 
 # Checked with the data set (label_epsilon, human_labels), where it is read (files and folders), by
-# the method (param, stages), or a plain switch.
+# the method (param, base, stages), or a plain switch.
 _WITHOUT_RANGE = {
     'param', 'stages', 'allow_per_client_disclosure', 'arrivals', 'scene', 'root_dir', 'resume',
+    'base_param',
     'label_epsilon', 'human_labels', 'data_dir', 'validation_dir', 'noise_matrix', 'weights',
 }
 
 # A valid other value for every flag.
 _OTHER = {
-    'method': 'fedavg', 'param': ('server_learning_rate=0.5',), 'dataset': 'npz',
+    'method': 'fedavg', 'base': 'fedprox', 'param': ('server_learning_rate=0.5',), 'dataset': 'npz',
     'data_dir': 'data', 'human_labels': 'worse', 'validation_fraction': 0.1,
     'validation_dir': 'validation', 'clients': 21, 'partition': 'iid', 'partition_p': 0.6,
     'partition_alpha': 0.5, 'partition_min_size': 2, 'openset_q': '0.6', 'scene': 'scene.npz',
@@ -483,10 +489,32 @@ class PartsTest(parameterized.TestCase):
     )
 
 
+class BaseTest(parameterized.TestCase):
+
+  def test_none_unless_it_is_asked_for(self):
+    self.assertIsNone(_config().base_params())
+
+  def test_parameters_are_the_optimizers(self):
+    found = _config(base='fedprox', base_param=('mu=0.5',)).base_params()
+    self.assertEqual((found.mu, found.term), (0.5, 'squared'))
+
+  @parameterized.parameters(
+      ({'base_param': ('mu=1',)}, '--base_param needs --base'),
+      ({'base': 'fedprox', 'base_param': ('nu=1',)}, "--base_param: fedprox has no 'nu'; it has"),
+      ({'base': 'fedprox', 'base_param': ('mu=-1',)}, '--base_param: mu must not be negative'),
+      ({'base': 'feddyn', 'base_param': ('alpha=0',)}, '--base_param: alpha must be positive'),
+      ({'method': 'fedprox', 'base': 'fedavg'},
+       '--base cannot be given with --method=fedprox, only with clipfl, fedcorr, feddpcont'),
+  )
+  def test_mistakes(self, flags, message):
+    with self.assertRaisesRegex(types.UsageError, '^' + message):
+      _config(**flags)
+
+
 class IdentityTest(parameterized.TestCase):
 
   def test_every_flag_is_one_or_the_other(self):
-    flags = set(_OTHER) | {'stages'} | set(_EXECUTION) | {'run_name'}
+    flags = set(_OTHER) | {'stages', 'base_param'} | set(_EXECUTION) | {'run_name'}
     self.assertEqual(flags, {f.name for f in dataclasses.fields(run_config.RunConfig)})
 
   def test_what_determines_the_result_changes_the_name(self):
@@ -501,6 +529,18 @@ class IdentityTest(parameterized.TestCase):
   def test_stages_change_the_name(self):
     whole = _config(**{**_OTHER_STAGES, 'stages': None})
     self.assertNotEqual(_config(**_OTHER_STAGES).name(), whole.name())
+
+  def test_parameters_of_the_base_change_the_name(self):
+    names = {
+        _config(base='fedprox', base_param=base_param).name()
+        for base_param in ((), ('mu=0.5',), ('mu=0.5', 'term=norm'))
+    }
+    self.assertLen(names, 3)
+    first, second = (
+        _config(base='fedprox', base_param=given)
+        for given in (('mu=1', 'term=norm'), ('term=norm', 'mu=1'))
+    )
+    self.assertEqual(first.name(), second.name())
 
   @parameterized.parameters(*_EXECUTION)
   def test_where_and_how_it_is_executed_does_not(self, name):

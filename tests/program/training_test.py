@@ -15,6 +15,7 @@ from tff_noise import types
 from tff_noise.data import client_data
 from tff_noise.federated import client_work
 from tff_noise.federated import compose
+from tff_noise.federated import optimizer
 from tff_noise.federated import uplink
 from tff_noise.methods import method
 from tff_noise.models import losses
@@ -93,6 +94,55 @@ def _judging_stage(name, rounds, **changes):
       name, rounds, process, _two_clients, after=after, initial_local=lambda _: np.int32(0),
       records={'norms': np.zeros(_CLIENTS)}, **changes,
   )
+
+
+def _remembering_stage(name, rounds, own=False, **changes):
+  """A stage whose optimizer keeps at each client how often it took part, and where it went.
+
+  The clients add where they went to their gradients, the server has momentum; with `own`, the
+  method keeps a number as well.
+  """
+  def loss(i):
+    scale = 1 + tf.cast(i.local, tf.float32) if own else 1.0
+    return losses.cross_entropy(i.logits, i.labels) * scale
+
+  work = client_work.ClientWork(
+      loss, types.LocalTraining(epochs=1, batch_size=3, learning_rate=0.1)
+  )
+  if own:
+    work = work._replace(
+        local_type=tff.TensorType(np.int32), finish=lambda i: client_work.Finished(i.local + 1)
+    )
+  rule = optimizer.ClientRule(
+      initial_state=collections.OrderedDict(
+          count=np.int32(0), drift=[np.zeros((2, 2), np.float32)]
+      ),
+      gradients=lambda i: [g + d for g, d in zip(i.gradients, i.state['drift'], strict=True)],
+      send=lambda r: optimizer.Sent(
+          r.update,
+          collections.OrderedDict(
+              count=r.state['count'] + 1,
+              drift=[d / 3 + u for d, u in zip(r.state['drift'], r.update.trainable, strict=True)],
+          ),
+      ),
+  )
+  model = toy.linear_model()
+  step = tff.learning.optimizers.build_sgdm(1.0, 0.5)
+  process = compose.build_round_process(
+      model, work, seed=0,
+      optimizer=optimizer.FederatedOptimizer(
+          optimizer.apply_update(step, model.weights_type), rule
+      ),
+  )
+  return method.Stage(
+      name, rounds, process, _two_clients, initial_local=(lambda _: np.int32(0)) if own else None,
+      **changes,
+  )
+
+
+def _counts(state):
+  """How often each client took part, as the optimizer says."""
+  return [int(kept['count']) for kept in state.local_optimizer]
 
 
 def _handing_over(stage):
@@ -285,6 +335,161 @@ class TrainingTest(federated_test_case.FederatedTestCase):
         )
         np.testing.assert_array_equal(state.records['norms'], whole.records['norms'])
         self.assertEqual([int(v) for v in state.local], [int(v) for v in whole.local])
+
+  def test_optimizer_states_are_keyed_by_client_whatever_the_order_of_the_cohort(self):
+    for cohort in ([3, 0], [0, 3]):
+      with self.subTest(cohort):
+        run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
+        stage = _remembering_stage('train', 1)._replace(select=lambda *_, c=cohort: np.array(c))
+        state, _ = self._run(_schedule(stage), run_dir=run_dir)
+        self.assertEqual(_counts(state), [1, 0, 0, 1, 0])
+        for client, kept in enumerate(state.local_optimizer):
+          # At W = 0, a step of .1 against x^T (p - e_y) / 3, p = 1/2; nothing for the others.
+          examples = self.federation.clients[client]
+          moved = 0.1 * examples.x.T @ (0.5 - np.eye(2)[examples.y]) / 3
+          expected = moved if client in cohort else np.zeros((2, 2))
+          np.testing.assert_allclose(kept['drift'][0], expected, atol=1e-6)
+          self.assertIsInstance(kept['drift'], list)
+
+  def test_order_of_the_cohort_makes_no_difference_to_later_rounds(self):
+    # Cohorts overlap, so that a state in another's place would be trained with.
+    cohorts = {1: [3, 0], 2: [0, 4], 3: [4, 3]}
+    states = []
+    for step in (1, -1):
+      run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
+      stage = _remembering_stage('train', 3, own=True)._replace(
+          select=lambda round_num, _, s=step: np.array(cohorts[round_num][::s])
+      )
+      states.append(self._run(_schedule(stage), run_dir=run_dir)[0])
+    self.assertEqual(_counts(states[0]), [2, 0, 0, 2, 2])
+    self.assertEqual([int(v) for v in states[0].local], [2, 0, 0, 2, 2])
+    for first, second in zip(*map(tf.nest.flatten, states), strict=True):
+      np.testing.assert_array_equal(first, second)
+
+  def test_optimizer_states_are_kept_between_stages_that_both_have_them(self):
+    seen = []
+
+    def watched(stage):
+      entering = _handing_over(stage)
+
+      def enter(clients, progress):
+        seen.append([int(kept['count']) for kept in progress.local_optimizer])
+        return entering.enter(clients, progress)
+
+      return entering._replace(enter=enter)
+
+    state, _ = self._run(
+        _schedule(
+            _remembering_stage('first', 3),
+            _remembering_stage('skipped', 0),
+            watched(_remembering_stage('second', 2, own=True)),
+        )
+    )
+    first_three = np.zeros(_CLIENTS, int)
+    for round_num in (1, 2, 3):
+      first_three[_two_clients(round_num, {})] += 1
+    self.assertEqual(seen, [first_three.tolist()])
+    self.assertEqual(_counts(state), state.participations.tolist())
+    # The method's part began with the second stage.
+    self.assertEqual([int(v) for v in state.local], (state.participations - first_three).tolist())
+
+  def test_optimizer_states_are_dropped_and_created_with_their_stages(self):
+    states = {}
+
+    def watch(state):
+      states[state.round_num] = state
+      return {}
+
+    self._run(
+        _schedule(
+            _remembering_stage('with', 2, own=True),
+            _handing_over(_stage('without', 2)),
+            _handing_over(_remembering_stage('with again', 1)),
+            _handing_over(_remembering_stage('and own', 1, own=True)),
+        ),
+        ground_truth=watch,
+    )
+    self.assertEqual([len(s.local_optimizer) for s in states.values()], [5, 5, 0, 0, 5, 5])
+    self.assertEqual([len(s.local) for s in states.values()], [5, 5, 5, 5, 0, 5])
+    self.assertEqual(_counts(states[2]), states[2].participations.tolist())
+    # What a method keeps does not go with it.
+    self.assertEqual([int(v) for v in states[4].local], states[4].participations.tolist())
+    # Counting starts anew.
+    fifth, sixth = (np.zeros(_CLIENTS, int) for _ in range(2))
+    fifth[_two_clients(5, {})] = 1
+    self.assertEqual(_counts(states[5]), fifth.tolist())
+    sixth[_two_clients(6, {})] = 1
+    self.assertEqual(_counts(states[6]), (fifth + sixth).tolist())
+    self.assertEqual([int(v) for v in states[6].local], sixth.tolist())
+
+  def test_what_happens_after_a_round_sees_and_may_change_optimizer_states(self):
+    seen = []
+
+    def after(clients, progress, reports, cohort):
+      del clients, reports, cohort  # Unused.
+      seen.append([int(kept['count']) for kept in progress.local_optimizer])
+      changed = tuple(
+          collections.OrderedDict(kept, count=kept['count'] + np.int32(10))
+          for kept in progress.local_optimizer
+      )
+      return progress._replace(local_optimizer=changed)
+
+    state, _ = self._run(_schedule(_remembering_stage('train', 2, after=after)))
+    first = np.zeros(_CLIENTS, int)
+    first[_two_clients(1, {})] = 1
+    self.assertEqual(seen, [first.tolist(), (10 + state.participations).tolist()])
+    self.assertEqual(_counts(state), (20 + state.participations).tolist())
+
+  def test_saved_optimizer_states_are_restored_bit_for_bit(self):
+    schedule = _schedule(
+        _remembering_stage('first', 3), _handing_over(_remembering_stage('second', 3, own=True))
+    )
+    states = {}
+
+    def watch(state):
+      states[state.round_num] = state
+      return {}
+
+    for middle in (2, 3, 5):
+      run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
+      with self.assertRaises(_Stop):
+        self._run(
+            schedule, stop_after=middle, run_dir=run_dir, checkpoint_every=1, ground_truth=watch
+        )
+      structure = training.initial_state(
+          schedule, self.federation, training.stage_of_round(schedule, middle)
+      )
+      restored = asyncio.run(managers.build_state_manager(run_dir).load(middle, structure))
+      # TFF saves a Python number as a tensor of 32 bits.
+      names = ('round_num', 'stage', 'stage_round')
+      numbers = {name: int(getattr(restored, name)) for name in names}
+      self._assert_same_bits(restored._replace(**numbers), states[middle])
+      self.assertGreater(np.abs(restored.local_optimizer[0]['drift'][0]).max(), 0)
+
+  def test_interrupted_anywhere_it_ends_the_same_with_optimizer_states(self):
+    schedule = _schedule(
+        _remembering_stage('first', 3),
+        _handing_over(_remembering_stage('second', 2, own=True)),
+        _handing_over(_stage('without', 2)),
+        _handing_over(_remembering_stage('again', 2)),
+    )
+    whole, _ = self._run(schedule)
+    self.assertLen(whole.local_optimizer, _CLIENTS)
+    for stop_after in range(1, 9):
+      with self.subTest(stop_after):
+        run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
+        with self.assertRaises(_Stop):
+          self._run(schedule, stop_after=stop_after, run_dir=run_dir, checkpoint_every=1)
+        state, results = self._run(schedule, run_dir=run_dir, checkpoint_every=1)
+        self.assertEqual(results[0].round_num, stop_after + 1)
+        self.assertEqual(self._metrics(run_dir), self._metrics(self.run_dir))
+        self._assert_same_bits(state, whole)
+
+  def _assert_same_bits(self, first, second):
+    tf.nest.assert_same_structure(first, second)
+    for a, b in zip(tf.nest.flatten(first), tf.nest.flatten(second), strict=True):
+      a, b = np.asarray(a), np.asarray(b)
+      self.assertEqual((a.shape, a.tobytes()), (b.shape, b.tobytes()))
 
   def test_starts_from_weights_that_are_given(self):
     weights = _weights([[1, 2], [3, 4]])

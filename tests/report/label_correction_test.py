@@ -197,8 +197,8 @@ class WordsTest(SectionTestCase):
         first.text,
         '2 of 3 clients were taken for noisy. The LID scores fell into two parts: separation 5.2 '
         "(Ashman's D), evidence 10.5 (the BIC of one Gaussian minus that of two), "
-        "reliability 0.93 (the share of the scores' variance on which the iterations agree); it "
-        'takes separation above 2, evidence above 2 and reliability above 0.75.',
+        "reliability 0.93 (the share of LID's variance on which iterations agree); it takes "
+        'separation above 2 and reliability above 0.65.',
     )
     self.assertEqual((first.tone, second.tone), ('plain', 'plain'))
     self.assertIn('2 of the 2 noisy clients were found; nobody clean', second.text)
@@ -218,8 +218,8 @@ class WordsTest(SectionTestCase):
     self.assertIn('0 of the 2 noisy clients were found, missed: clients 0, 2', second.text)
 
   @parameterized.parameters(
-      ({'evidence': 5.0}, 'plain'), ({'evidence': -1.0}, 'notice'),
-      ({'reliability': 0.5}, 'notice'), ({'reliability': None}, 'plain'),
+      ({'evidence': -1.0}, 'plain'), ({'reliability': 0.5}, 'notice'),
+      ({'reliability': None}, 'plain'), ({'reliability': None, 'evidence': -1.0}, 'notice'),
   )
   def test_guard_off(self, numbers, tone):
     first, *_ = self._texts(self._section(

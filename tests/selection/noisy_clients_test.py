@@ -157,11 +157,12 @@ class SplitTest(parameterized.TestCase):
 
 class ReliabilityTest(parameterized.TestCase):
 
-  def test_is_cronbachs_alpha(self):
+  def test_is_the_intraclass_correlation_that_cronbachs_alpha_implies(self):
     lid = np.random.default_rng(0).gamma(5, size=(4, 15)) + np.linspace(0, 5, 15)
     items = lid.var(axis=1, ddof=1).sum()
     alpha = 4 / 3 * (1 - items / lid.sum(axis=0).var(ddof=1))
-    self.assertAlmostEqual(noisy_clients.score_reliability(lid), alpha)
+    # Spearman and Brown: alpha = 4 r / (1 + 3 r).
+    self.assertAlmostEqual(noisy_clients.score_reliability(lid), alpha / (4 - 3 * alpha))
 
   def test_what_all_clients_share_in_an_iteration_does_not_matter(self):
     lid = np.random.default_rng(0).normal(size=(3, 9))
@@ -177,8 +178,8 @@ class ReliabilityTest(parameterized.TestCase):
       lid = draw.normal(size=(4, 40)) + draw.normal(size=40)
       lid[:2, draw.random(40) < 0.5] = _NAN
       found.append(noisy_clients.score_reliability(lid))
-    # Variance 1 between clients; of a mean, 1/4 or 1/2 by chance.
-    self.assertBetween(np.mean(found), 0.7, 0.76)
+    # Variance 1 between clients, and 1 by chance.
+    self.assertBetween(np.mean(found), 0.47, 0.53)
 
   @parameterized.parameters(
       ([[1.0, 2, 3]],), ([[_NAN] * 3] * 2,), ([[1.0, _NAN], [2, _NAN]],), ([[1.0, 1], [1, 1]],),
@@ -189,7 +190,7 @@ class ReliabilityTest(parameterized.TestCase):
       warnings.simplefilter('error')
       self.assertTrue(np.isnan(noisy_clients.score_reliability(np.array(lid))))
 
-  @parameterized.parameters((_NAN, True), (0.9, True), (0.75, False), (-0.3, False))
+  @parameterized.parameters((_NAN, True), (0.9, True), (0.65, False), (-0.3, False))
   def test_guard_asks_for_it(self, reliability, separated):
     scores, _ = _gaussians(0, 20, distance=10)
     split = noisy_clients.split(scores, guard=True, seed=0, reliability=reliability)
@@ -197,6 +198,11 @@ class ReliabilityTest(parameterized.TestCase):
     self.assertTrue(
         noisy_clients.split(scores, guard=False, seed=0, reliability=reliability).separated
     )
+
+  def test_evidence_is_asked_for_after_one_iteration_alone(self):
+    self.assertFalse(noisy_clients.stands_apart(3.0, -1.0, _NAN))
+    self.assertTrue(noisy_clients.stands_apart(3.0, -1.0, 0.9))
+    self.assertFalse(noisy_clients.stands_apart(1.9, 9.0, 0.9))
 
   def test_without_noisy_clients_it_is_seldom_high(self):
     draw = np.random.default_rng(0)

@@ -269,9 +269,6 @@ def _lacking(chosen):
   for name, values in planned.VALUES.items():
     if chosen.get(name) in values:
       return f'{name} {chosen[name]}'
-  for name in chosen:
-    if name in planned.FLAGS:
-      return f'--{name}'
   return ''
 
 

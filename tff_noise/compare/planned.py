@@ -5,12 +5,9 @@ mistake in the grid. A name is deleted here when it works.
 """
 
 METHODS = frozenset({
-    'arfl', 'clipfl', 'coteaching', 'dividemix', 'fedadam', 'fedbn', 'feddyn', 'fedlsr', 'fednoro',
-    'fednova', 'fedprox', 'fedrn', 'jointopt', 'lc', 'median', 'poc', 'rhfl', 'rofl', 'scaffold',
-    'trevision',
+    'arfl', 'coteaching', 'dividemix', 'fedlsr', 'fednoro', 'fedrn', 'jointopt', 'lc', 'rhfl',
+    'rofl', 'trevision',
 })
 
 # Values of flags that exist, by flag.
 VALUES = {'method': METHODS}
-
-FLAGS = frozenset({'base'})

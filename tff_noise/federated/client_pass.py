@@ -24,13 +24,17 @@ class PassInputs(NamedTuple):
   Attributes:
     predict: To float32 `[n_c, K]`, the logits of the global model; of True on images that are
       shifted and mirrored at random.
+    predict_some: The same for examples of these positions, int32 `[b]`, on images as they are.
     labels: int32 `[n_c]`, the data's labels.
+    seed: int32 `[2]`, the client's own in this pass.
     client: int32, its id.
     local: The client's own state.
   """
 
   predict: Callable[[bool], tf.Tensor]
+  predict_some: Callable[[tf.Tensor], tf.Tensor]
   labels: tf.Tensor
+  seed: tf.Tensor
   client: tf.Tensor
   local: Any
 
@@ -88,13 +92,22 @@ def build_client_pass(
       keras_model.assign(network, weights)
       examples = data.get_single_element()
 
+      seed = client_work.fold(base_seed, examples['client'])
+
       def predict(augmented):
-        own = tf.random.experimental.stateless_fold_in(base_seed, examples['client'])
         return client_work.predict(
-            network, model.input_shape, examples['x'], own if augmented else None
+            network, model.input_shape, examples['x'], seed if augmented else None
         )
 
-      output = work(PassInputs(predict, examples['y'], examples['client'], local))
+      def predict_some(positions):
+        x = tf.gather(examples['x'], positions)
+        return client_work.predict(network, model.input_shape, x)
+
+      output = work(
+          PassInputs(
+              predict, predict_some, examples['y'], seed, examples['client'], local
+          )
+      )
       return collections.OrderedDict(
           reports=client_work.pack_reports(examples, output.reports), local=output.local
       )
@@ -109,7 +122,7 @@ def build_client_pass(
   def run(weights, data, local):
     output = tff.federated_map(client_pass, (tff.federated_broadcast(weights), data, local))
     if reports:
-      collected = per_client.collect(output['reports'], reports)
+      collected = per_client.collect(output['reports'])
     else:
       collected = tff.federated_value((), tff.SERVER)
     return collections.OrderedDict(reports=collected, local=output['local'])

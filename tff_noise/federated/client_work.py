@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from tff_noise import rng
 from tff_noise import types
+from tff_noise.federated import optimizer as optimizer_lib
 from tff_noise.federated import uplink
 from tff_noise.models import images
 from tff_noise.models import keras_model
@@ -19,12 +20,14 @@ _MAX_LOSS = 100.0
 _MAX_EXAMPLES = 2.0**24  # Up to here float32 counts exactly.
 
 # Examples of a forward pass without training.
-_PREDICT_BATCH = 256
+_PREDICT_BATCH = 64
 
 # What is folded into an epoch's seed, so that no two uses share random numbers.
 _SHUFFLE, _DRAW, _FIRST_STEP = 0, 1, 2
 _PREDICT = -1  # Into a client's seed, where epochs count from 0.
 _AUGMENT, _MIX = 0, 1  # Into a step's seed.
+
+_NO_RULE = optimizer_lib.ClientRule()
 
 TRAINING_SUMS = (
     uplink.UplinkSum(
@@ -75,7 +78,7 @@ class GradientInputs(NamedTuple):
   Attributes:
     gradients: Of the loss, one for each trainable variable.
     weights: The variables' values.
-    anchor: Their values as the server sent them.
+    anchor: Their values at the start of the round.
     epoch_step: int32, 0 in the first step of an epoch.
     hparams: As in `LossInputs`.
     local: As in `LossInputs`.
@@ -175,11 +178,19 @@ class ClientWork(NamedTuple):
 
 
 class Broadcast(NamedTuple):
-  """What the server sends to each client of a round."""
+  """What the server sends to each client of a round.
+
+  Attributes:
+    weights: w_t.
+    round_num: int32, 1 in the first round.
+    hparams: See `ClientWork.hparams`.
+    optimizer: What the federated optimizer's server sends besides.
+  """
 
   weights: Any
   round_num: Any
   hparams: Any
+  optimizer: Any = ()
 
 
 def fold(seed: np.ndarray, *ids) -> tf.Tensor:
@@ -209,8 +220,23 @@ def hparams_type(work: ClientWork) -> tff.Type:
   )
 
 
+def state_type(work: ClientWork, rule: optimizer_lib.ClientRule) -> tff.Type:
+  """The TFF type of a client's `uplink.ClientState`."""
+  own = tff.to_type(()) if work.local_type is None else work.local_type
+  kept = tf.nest.map_structure(
+      lambda v: tff.TensorType(np.asarray(v).dtype, np.shape(v)), rule.initial_state
+  )
+  return tff.to_type(uplink.ClientState(own, kept))
+
+
 def build_client_update(
-    model: keras_model.KerasModel, work: ClientWork, seed: int
+    model: keras_model.KerasModel,
+    work: ClientWork,
+    seed: int,
+    rule: optimizer_lib.ClientRule = _NO_RULE,
+    received_type: tff.Type | tuple[()] = (),
+    *,
+    identified: bool = False,
 ) -> tff.Computation:
   """Returns the computation of one client.
 
@@ -219,32 +245,39 @@ def build_client_update(
     work: How.
     seed: The experiment's seed. Batches and the loss's random numbers are a function of (seed,
       round, client, step) alone.
+    rule: What the federated optimizer adds.
+    received_type: TFF type of what its server sends besides the model.
+    identified: Whether the reports have the client's id though there may be none.
 
   Returns:
-    A computation `(<broadcast=Broadcast, data=D*, local=L> -> ClientOutput)`, L being `<>` for a
-    stateless method. A client without examples, or whose update is not finite, contributes a zero
-    update of weight zero.
+    A computation `(<broadcast=Broadcast, data=D*, local=ClientState> -> ClientOutput)`. A client
+    without examples, or whose update is not finite, contributes a zero update of weight zero.
   """
   base_seed = rng.tf_seed(seed, 'local training')
-  broadcast_type = tff.to_type(Broadcast(model.weights_type, np.int32, hparams_type(work)))
-  local_type = tff.to_type(()) if work.local_type is None else work.local_type
+  broadcast_type = tff.to_type(
+      Broadcast(model.weights_type, np.int32, hparams_type(work), received_type)
+  )
 
-  @tff.tensorflow.computation(broadcast_type, model.data_type, local_type)
+  @tff.tensorflow.computation(broadcast_type, model.data_type, state_type(work, rule))
   def client_update(broadcast, data, local):
     network = keras_model.build_zeros(model)
 
     @tf.function
     def run(broadcast, data, local):
-      keras_model.assign(network, broadcast.weights)
+      anchor = broadcast.weights
+      if rule.start is not None:
+        anchor = rule.start(anchor, local.optimizer)
+      keras_model.assign(network, anchor)
       examples = data.get_single_element()
-      labels = examples['y'] if work.labels is None else work.labels(examples['y'], local)
-      client = _Client(network, model.input_shape, examples, labels, local)
+      labels = examples['y'] if work.labels is None else work.labels(examples['y'], local.own)
+      client = _Client(network, model.input_shape, anchor, examples, labels, local)
       seed = fold(base_seed, broadcast.round_num, examples['client'])
-      loss, steps = _train(client, work, seed, broadcast)
-      update = tf.nest.map_structure(
-          tf.subtract, broadcast.weights, keras_model.read(network)
-      )
-      return _finish(client, work, seed, broadcast, update, loss, steps)
+      loss, steps = _train(client, work, rule, seed, broadcast)
+      update = tf.nest.map_structure(tf.subtract, anchor, keras_model.read(network))
+      output = _finish(client, work, rule, seed, broadcast, update, loss, steps)
+      if identified and not output.reports:
+        output = output._replace(reports=collections.OrderedDict(client=examples['client']))
+      return output
 
     return run(broadcast, data, local)
 
@@ -256,9 +289,10 @@ class _Client(NamedTuple):
 
   network: tf.keras.Model
   input_shape: tuple[int, ...]
+  anchor: tff.learning.models.ModelWeights
   examples: Mapping[str, tf.Tensor]
   labels: tf.Tensor
-  local: Any
+  local: uplink.ClientState
 
 
 def _load(client, batch, training, seed):
@@ -285,7 +319,7 @@ def _mix(x, labels, alpha, seed):
   return tf.cast(blended, x.dtype), tf.gather(labels, other), share
 
 
-def _train(client, work, client_seed, broadcast):
+def _train(client, work, rule, client_seed, broadcast):
   """Runs E epochs; returns the mean batch loss and the number of steps."""
   training = work.training
   optimizer = tff.learning.optimizers.build_sgdm(
@@ -321,7 +355,7 @@ def _train(client, work, client_seed, broadcast):
                 seed=step_seed,
                 round_num=broadcast.round_num,
                 hparams=broadcast.hparams,
-                local=client.local,
+                local=client.local.own,
                 drawn=() if work.draw is None else drawn[start : start + training.batch_size],
             )
         )
@@ -332,10 +366,17 @@ def _train(client, work, client_seed, broadcast):
             GradientInputs(
                 gradients=gradients,
                 weights=values,
-                anchor=list(broadcast.weights.trainable),
+                anchor=list(client.anchor.trainable),
                 epoch_step=start // training.batch_size,
                 hparams=broadcast.hparams,
-                local=client.local,
+                local=client.local.own,
+            )
+        )
+      if rule.gradients is not None:
+        gradients = rule.gradients(
+            optimizer_lib.StepInputs(
+                gradients, values, list(client.anchor.trainable), client.local.optimizer,
+                broadcast.optimizer,
             )
         )
       if training.weight_decay:
@@ -374,7 +415,7 @@ def predict(network, input_shape, x, seed=None) -> tf.Tensor:
   return parts.concat()
 
 
-def _finish(client, work, client_seed, broadcast, update, loss, steps):
+def _finish(client, work, rule, client_seed, broadcast, update, loss, steps):
   """Packs a client's result; one that is not finite is replaced by nothing."""
   finite = tf.reduce_all(
       [tf.reduce_all(tf.math.is_finite(t)) for t in [loss, *tf.nest.flatten(update)]]
@@ -390,19 +431,35 @@ def _finish(client, work, client_seed, broadcast, update, loss, steps):
       examples=weight,
       rejected=tf.cast(tf.logical_not(finite), tf.int32),
   )
-  finished = Finished(local=client.local)
+  finished = Finished(local=client.local.own)
   if work.finish is not None:
     seed = fold(client_seed, _PREDICT)
     finished = work.finish(_finish_inputs(client, work, seed, broadcast, update, steps))
     sums.update({name: keep(tf.convert_to_tensor(v)) for name, v in finished.sums.items()})
-    # What a model that diverged says of the client's own state is not kept either.
-    finished = finished._replace(
-        local=tf.nest.map_structure(
-            lambda new, old: tf.where(finite, new, old), finished.local, client.local
-        )
-    )
+  sent = rule.send(
+      optimizer_lib.LocalResult(
+          update,
+          tf.nest.map_structure(keep, keras_model.read(client.network)),
+          steps,
+          weight,
+          loss,
+          client.local.optimizer,
+          broadcast.optimizer,
+      )
+  )
+  sums.update({name: keep(tf.convert_to_tensor(v)) for name, v in sent.sums.items()})
+  # What a model that diverged says of the client's own state is not kept either.
+  local = tf.nest.map_structure(
+      lambda new, old: tf.where(finite, new, old),
+      uplink.ClientState(finished.local, sent.state),
+      client.local,
+  )
+  reports = collections.OrderedDict([*finished.reports.items(), *sent.reports.items()])
+  # Whatever the rule makes of no update: in the mean, 0 times what is not finite would be seen.
+  used = weight > 0
+  update = tf.nest.map_structure(lambda t: tf.where(used, t, tf.zeros_like(t)), sent.update)
   return uplink.ClientOutput(
-      update, weight, sums, pack_reports(client.examples, finished.reports), finished.local
+      update, weight, sums, pack_reports(client.examples, reports), local
   )
 
 
@@ -413,7 +470,9 @@ def _finish_inputs(client, work, seed, broadcast, update, steps):
         client.network, client.input_shape, client.examples['x'], seed if augments else None
     )
 
-  return FinishInputs(update, steps, client.labels, predict_own, broadcast.hparams, client.local)
+  return FinishInputs(
+      update, steps, client.labels, predict_own, broadcast.hparams, client.local.own
+  )
 
 
 def pack_reports(examples, reports: Mapping[str, tf.Tensor]):

@@ -13,53 +13,67 @@ import tensorflow_federated as tff
 
 from tff_noise.federated import uplink
 
-_INTRINSIC = 'federated_aggregate'
+INTRINSIC = 'federated_aggregate'
 CLIENT = 'client'
-
-
-def _dtypes(reports):
-  return {CLIENT: np.int32, **{r.name: r.dtype for r in reports}}
 
 
 def reports_type(reports: tuple[uplink.UplinkReport, ...]) -> tff.StructWithPythonType:
   """The TFF type of what one client reports: `<client=int32, ...>`."""
   return tff.to_type(
-      collections.OrderedDict((k, tff.TensorType(v)) for k, v in _dtypes(reports).items())
+      collections.OrderedDict(
+          [(CLIENT, np.int32), *((r.name, tff.TensorType(r.dtype)) for r in reports)]
+      )
   )
 
 
-def collect(value: tff.Value, reports: tuple[uplink.UplinkReport, ...]) -> tff.Value:
-  """Collects the reports of every client, inside a federated computation.
+def stack_type(row_type: tff.StructWithPythonType) -> tff.StructWithPythonType:
+  """The TFF type of what `collect` makes of rows of `row_type`."""
+  return tff.to_type(
+      collections.OrderedDict(
+          (name, tff.TensorType(t.dtype.as_numpy_dtype, (None, *t.shape)))
+          for name, t in _specs(row_type).items()
+      )
+  )
+
+
+def _specs(row_type):
+  return tff.types.type_to_tf_tensor_specs(row_type)
+
+
+def collect(value: tff.Value) -> tff.Value:
+  """Collects a row of every client, inside a federated computation.
 
   Args:
-    value: `{<client=int32, ...>}@CLIENTS`, of `reports_type`.
-    reports: What they are.
+    value: `{<client=int32, ...>}@CLIENTS`, a flat structure of tensors.
 
   Returns:
-    `<client=int32[?], ...>@SERVER`, a vector for each field, one entry for each client.
+    `<client=int32[?], ...>@SERVER`, the tensors stacked, one entry for each client.
   """
-  dtypes = _dtypes(reports)
-  stack_type = tff.to_type(
-      collections.OrderedDict((k, tff.TensorType(v, (None,))) for k, v in dtypes.items())
-  )
+  row_type = value.type_signature.member
+  stacked = stack_type(row_type)
 
   @tff.tensorflow.computation
   def zero():
     # The placeholder hides the length: TFF wants the zero in exactly the type of the sum.
     return collections.OrderedDict(
-        (k, tf.raw_ops.PlaceholderWithDefault(input=np.zeros(0, v), shape=[None]))
-        for k, v in dtypes.items()
+        (
+            name,
+            tf.raw_ops.PlaceholderWithDefault(
+                input=np.zeros((0, *t.shape), t.dtype.as_numpy_dtype), shape=[None, *t.shape]
+            ),
+        )
+        for name, t in _specs(row_type).items()
     )
 
-  @tff.tensorflow.computation(stack_type, reports_type(reports))
+  @tff.tensorflow.computation(stacked, row_type)
   def add(stack, row):
-    return _concatenate(stack, {k: [row[k]] for k in dtypes})
+    return _concatenate(stack, {name: row[name][tf.newaxis] for name in stack})
 
-  @tff.tensorflow.computation(stack_type, stack_type)
+  @tff.tensorflow.computation(stacked, stacked)
   def merge(first, second):
     return _concatenate(first, second)
 
-  @tff.tensorflow.computation(stack_type)
+  @tff.tensorflow.computation(stacked)
   def same(stack):
     return stack
 
@@ -82,7 +96,7 @@ def fields(reports: tuple[uplink.UplinkReport, ...]) -> tuple[uplink.UplinkField
       uplink.UplinkField(
           'reports of single clients',
           str(row_type),
-          _INTRINSIC,
+          INTRINSIC,
           uplink.Disclosure.PER_CLIENT,
           min(r.lower for r in reports),
           max(r.upper for r in reports),

@@ -89,15 +89,28 @@ class UplinkReport(NamedTuple):
   reason: str
 
 
+class ClientState(NamedTuple):
+  """What a client keeps between rounds; it never leaves the client.
+
+  Attributes:
+    own: The method's part, such as corrected labels; `()` if there is none.
+    optimizer: The federated optimizer's part, such as a control variate; `()` if there is none.
+  """
+
+  own: Any = ()
+  optimizer: Any = ()
+
+
 class ClientOutput(NamedTuple):
   """What a client's computation returns.
 
   Attributes:
-    update: `w_t - w_c`, structure of the model's weights.
+    update: What is averaged: `w_t - w_c` in the structure of the model's weights, unless the
+      federated optimizer sends something else.
     weight: float32, the weight of `update` in the mean.
     sums: OrderedDict of scalars, one for each `UplinkSum`.
     reports: OrderedDict of scalars, `client` and one for each `UplinkReport`; empty without any.
-    local: The client's new own state; never aggregated.
+    local: The client's new `ClientState`; never aggregated.
   """
 
   update: Any

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tff_noise import params as params_lib
 from tff_noise import rng
 from tff_noise import types
 from tff_noise.methods import method
@@ -120,12 +121,12 @@ class FedCorrParams:
   statistics_images: str = ''
 
   def __post_init__(self):
-    method.require_one_of(self, 'semantics', ('paper', 'reference'))
-    method.require_one_of(self, 'score', noisy_clients.SCORES)
+    params_lib.require_one_of(self, 'semantics', ('paper', 'reference'))
+    params_lib.require_one_of(self, 'score', noisy_clients.SCORES)
     for name, readings in _DIFFERENCES.items():
-      method.require_one_of(self, name, ('', *readings))
-    method.require_not_negative(self, 'iterations', 'proximal')
-    method.require_positive(self, 'mixup_alpha')
+      params_lib.require_one_of(self, name, ('', *readings))
+    params_lib.require_not_negative(self, 'iterations', 'proximal')
+    params_lib.require_positive(self, 'mixup_alpha')
     for name in ('fraction', 'relabel_ratio', 'clean_threshold'):
       if not 0 <= getattr(self, name) <= 1:
         raise ValueError(f'{name} must be in [0, 1], got {getattr(self, name)}')
@@ -337,11 +338,15 @@ def _build(task: method.Task, params: FedCorrParams) -> method.Schedule:
   smallest = min(map(len, cohorts), default=per_round)  # The last one of an iteration.
   preprocess_fields = _fields_of_cohort(parts.preprocess.fields, smallest)
 
-  def start_training(clients, progress):
+  chooser = method.build_chooser(task)
+  asked = () if chooser is None else chooser.fields
+
+  def starting(part):
     from tff_noise.federated import compose
 
-    del clients  # Unused.
-    return progress._replace(server=compose.hand_over(parts.train.process, progress.server))
+    return lambda _, progress: progress._replace(
+        server=compose.hand_over(part.process, progress.server)
+    )
 
   def after_finetuning(clients, progress, reports, cohort):
     del reports, cohort  # Unused.
@@ -367,19 +372,21 @@ def _build(task: method.Task, params: FedCorrParams) -> method.Schedule:
           records=_initial_records(lengths.preprocess, num_clients), **common,
       ),
       method.Stage(
-          'finetune', lengths.finetune, parts.train, select_clean, enter=start_training,
-          after=after_finetuning, **common
+          'finetune', lengths.finetune, parts.finetune, select_clean,
+          enter=starting(parts.finetune), after=after_finetuning, **common
       ),
       method.Stage(
-          'usual', lengths.usual, parts.train, method.uniform_selection(task),
-          enter=start_training, **common,
+          'usual', lengths.usual, parts.usual, method.uniform_selection(task),
+          enter=starting(parts.usual), chooser=chooser, **common,
       ),
   )
   fields = (*preprocess_fields, *parts.correct.fields) if cohorts else ()
   return method.Schedule(
       stages=stages,
       # Several clients a round send the same in both kinds of training.
-      fields=tuple(dict.fromkeys((*fields, *parts.train.fields))),
+      fields=tuple(
+          dict.fromkeys((*fields, *parts.finetune.fields, *asked, *parts.usual.fields))
+      ),
       releases=lambda rounds, records: _releases(rounds, ends, smallest),
       summary=_summary,
       labels=lambda local: np.asarray(local['labels']),
@@ -511,4 +518,5 @@ METHOD = method.Method(
     stages=STAGES,
     per_client='the LID score and the estimated noise of each client, and in pre-processing with '
     'one client a round its model',
+    takes_base=True,
 )

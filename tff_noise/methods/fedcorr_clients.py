@@ -17,7 +17,8 @@ from tff_noise.federated import client_pass
 from tff_noise.federated import client_work
 from tff_noise.federated import compose
 from tff_noise.federated import gaussian_mixture
-from tff_noise.federated import intrinsic_dimension
+from tff_noise.federated import lid_report
+from tff_noise.federated import optimizer
 from tff_noise.federated import uplink
 from tff_noise.labels import relabel
 from tff_noise.methods import method
@@ -79,13 +80,15 @@ class Parts(NamedTuple):
 
   Attributes:
     preprocess: A round of pre-processing.
-    train: A round of fine-tuning or usual training.
+    finetune: A round of fine-tuning.
+    usual: A round of usual training: the same on another optimizer, where --base names one.
     correct: A noisy client splits its examples, estimates its noise and relabels some.
     relabel_all: A client relabels every example of which the global model is confident.
   """
 
   preprocess: compose.RoundProcess
-  train: compose.RoundProcess
+  finetune: compose.RoundProcess
+  usual: compose.RoundProcess
   correct: client_pass.ClientPass
   relabel_all: client_pass.ClientPass
 
@@ -105,9 +108,15 @@ def build(task: method.Task, params: fedcorr.FedCorrParams) -> Parts:
         **more,
     )
 
+  fed_avg = optimizer.fed_avg(task.model.weights_type)
+  training = work(mixup if params.follows('late_mixup') == 'on' else 0.0)
+  finetune = task.build_process(training, optimizer=fed_avg)
   return Parts(
-      preprocess=task.build_process(work(mixup, **_preprocessing(task, params))),
-      train=task.build_process(work(mixup if params.follows('late_mixup') == 'on' else 0.0)),
+      preprocess=task.build_process(
+          work(mixup, **_preprocessing(task, params)), optimizer=fed_avg
+      ),
+      finetune=finetune,
+      usual=finetune if task.optimizer is None else task.build_process(training),
       correct=client_pass.build_client_pass(
           task.model, _correction(task, params), local_type, (_noise_report(),), seed=task.seed
       ),
@@ -146,11 +155,8 @@ def _preprocessing(task, params):
 
   def finish(inputs):
     logits = inputs.predict(augmented)
-    lid = intrinsic_dimension.lid_score(tf.nn.softmax(logits), params.lid_neighbours)
     sample_losses = _sample_losses(logits, inputs.labels, params.follows('sample_loss'))
-    # LID alone would not show that training diverged: without distances it is that of a point.
-    diverged = tf.logical_not(tf.reduce_all(tf.math.is_finite(sample_losses)))
-    lid = tf.where(diverged, np.float32(np.nan), lid)
+    lid = lid_report.value(logits, sample_losses, params.lid_neighbours)
     local = collections.OrderedDict(inputs.local, losses=sample_losses)
     return client_work.Finished(local, reports={'lid': lid})
 
@@ -159,13 +165,7 @@ def _preprocessing(task, params):
       'gradient': gradient if params.proximal else None,
       'hparams': {'anchor': np.zeros(size, np.float32)} if from_iteration else {},
       'finish': finish,
-      'reports': (
-          uplink.UplinkReport(
-              'lid', np.float32, 0.0, intrinsic_dimension.MAX_DIMENSION,
-              'mean local intrinsic dimension of the predictions, by which the server tells noisy '
-              'clients from clean ones: it needs to know whose it is',
-          ),
-      ),
+      'reports': (lid_report.REPORT,),
   }
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tff_noise import params as params_lib
 from tff_noise import rng
 from tff_noise import types
 from tff_noise.methods import method
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
   from tff_noise.federated import aggregation as aggregation_lib
   from tff_noise.federated import compose
+  from tff_noise.federated import optimizer as optimizer_lib
   from tff_noise.models import keras_model
 
 
@@ -59,9 +61,9 @@ class FedDPContParams:
   server_learning_rate: float = 1.0
 
   def __post_init__(self):
-    method.require_one_of(self, 'contrast', ('sampled', 'expected'))
-    method.require_not_negative(self, 'weight', 'warmup_rounds', 'ramp_rounds')
-    method.require_positive(self, 'log_floor', 'server_learning_rate')
+    params_lib.require_one_of(self, 'contrast', ('sampled', 'expected'))
+    params_lib.require_not_negative(self, 'weight', 'warmup_rounds', 'ramp_rounds')
+    params_lib.require_positive(self, 'log_floor', 'server_learning_rate')
     if self.log_floor >= 1:
       raise ValueError(f'log_floor must be below 1, got {self.log_floor}')
 
@@ -92,6 +94,7 @@ def build_process(
     params: FedDPContParams = FedDPContParams(),
     seed: int = 0,
     aggregation: aggregation_lib.Aggregation | None = None,
+    optimizer: optimizer_lib.FederatedOptimizer | None = None,
 ) -> compose.RoundProcess:
   """Returns FedDPCont's training as a `tff.learning.templates.LearningProcess`, with its uplink.
 
@@ -104,12 +107,13 @@ def build_process(
     params: FedDPCont's own parameters.
     seed: Of initial weights, batches and contrastive labels.
     aggregation: The weighted mean by plain sums if not given.
+    optimizer: In place of FedAvg with `params.server_learning_rate`.
   """
   import tensorflow as tf
-  import tensorflow_federated as tff
 
   from tff_noise.federated import client_work
   from tff_noise.federated import compose
+  from tff_noise.federated import optimizer as optimizer_lib
   from tff_noise.models import losses
 
   def draw(inputs: client_work.DrawInputs) -> tf.Tensor:
@@ -150,7 +154,8 @@ def build_process(
           draw=draw if sampled else None,
       ),
       seed=seed,
-      server_optimizer=tff.learning.optimizers.build_sgdm(params.server_learning_rate),
+      optimizer=optimizer
+      or optimizer_lib.fed_avg(model.weights_type, params.server_learning_rate),
       aggregation=aggregation,
   )
 
@@ -205,7 +210,11 @@ def _build(task: method.Task, params: FedDPContParams) -> method.Schedule:
       params=params,
       seed=task.seed,
       aggregation=task.aggregation,
+      optimizer=task.optimizer,
   )
+
+  chooser = method.build_chooser(task)
+  asked = () if chooser is None else chooser.fields
 
   def estimate(records: method.Records) -> estimator.LabelEstimate:
     return estimator.estimate(records['label_histogram'], prior, mechanism)
@@ -226,13 +235,14 @@ def _build(task: method.Task, params: FedDPContParams) -> method.Schedule:
       rounds=task.rounds,
       round_process=round_process,
       select=method.uniform_selection(task),
+      chooser=chooser,
       enter=enter,
       records={'label_histogram': np.zeros(num_classes, np.int64)},
       columns=lambda r, _: {'contrastive_weight': contrastive_weight(r, params)},
   )
   return method.Schedule(
       stages=(stage,),
-      fields=(*label_fields, *round_process.fields),
+      fields=(*label_fields, *asked, *round_process.fields),
       releases=lambda rounds, _: (
           _label_release(mechanism, len(task.client_sizes)),
           ledger.model_updates(rounds),
@@ -292,4 +302,5 @@ METHOD = method.Method(
     paper='Di et al., Federated Learning with Local Openset Noisy Labels, ECCV 2024',
     params=FedDPContParams,
     build=_build,
+    takes_base=True,
 )

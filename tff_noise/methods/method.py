@@ -6,8 +6,6 @@ and checked before it is loaded.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +19,8 @@ if TYPE_CHECKING:
   from tff_noise.federated import aggregation
   from tff_noise.federated import client_work
   from tff_noise.federated import compose
+  from tff_noise.federated import optimizer as optimizer_lib
+  from tff_noise.federated import stacked
   from tff_noise.federated import uplink
   from tff_noise.models import keras_model
   from tff_noise.privacy import ledger
@@ -52,6 +52,8 @@ class Task(NamedTuple):
     availability: Who is there in which round.
     client_sizes: int64 `[C]`, public numbers of examples.
     seed: The experiment's seed.
+    optimizer: What --base says a method runs on; None for what the method says, mostly FedAvg.
+    validation: Clean examples that the server holds; None for none.
   """
 
   model: keras_model.KerasModel
@@ -64,13 +66,40 @@ class Task(NamedTuple):
   availability: availability_lib.Availability
   client_sizes: np.ndarray
   seed: int
+  optimizer: optimizer_lib.FederatedOptimizer | None = None
+  validation: types.Examples | None = None
 
-  def build_process(self, work: client_work.ClientWork) -> compose.RoundProcess:
-    """Returns FedAvg with the given work of a client: how methods train that do not say more."""
+  def setting(self) -> optimizer_lib.Setting:
+    """Returns what an optimizer is built for."""
+    from tff_noise.federated import optimizer as optimizer_lib
+
+    return optimizer_lib.Setting(
+        self.model, self.training, self.client_sizes, self.clients_per_round, self.seed
+    )
+
+  def build_process(
+      self,
+      work: client_work.ClientWork,
+      *,
+      optimizer: optimizer_lib.FederatedOptimizer | None = None,
+      judge: stacked.Judge | None = None,
+  ) -> compose.RoundProcess:
+    """Returns the process of this task with the given work of a client.
+
+    Args:
+      work: What clients do.
+      optimizer: In place of the task's.
+      judge: Whose updates are used; all, if not given.
+    """
     from tff_noise.federated import compose
 
     return compose.build_round_process(
-        self.model, work, seed=self.seed, aggregation=self.aggregation
+        self.model,
+        work,
+        seed=self.seed,
+        optimizer=optimizer or self.optimizer,
+        aggregation=self.aggregation,
+        judge=judge,
     )
 
 
@@ -95,15 +124,35 @@ class Progress(NamedTuple):
 
   Attributes:
     server: The server's state.
-    local: The clients' own states, by client id; empty without client state.
+    local: What each client keeps for the method, by client id; empty without any.
     records: What the method remembers.
     round_num: Rounds done in the whole run.
+    local_optimizer: What each client keeps for the federated optimizer; empty without any.
   """
 
   server: Any
   local: tuple[Any, ...]
   records: Records
   round_num: int
+  local_optimizer: tuple[Any, ...] = ()
+
+
+class Chooser(NamedTuple):
+  """Chooses among the candidates of a round, see `optimizer.Choice`.
+
+  Attributes:
+    choose: From the clients, the progress and candidates' ids to the ids that take part.
+    records: Zeros in the shape and type of what it puts into the records.
+    remember: From the records, the round's reports and its cohort to the next records.
+    fields: What candidates send.
+    bytes_down: Size of what each candidate receives.
+  """
+
+  choose: Callable[[Clients, Progress, np.ndarray], np.ndarray]
+  records: Records
+  remember: Callable[[Records, Records, np.ndarray], Records]
+  fields: tuple[uplink.UplinkField, ...]
+  bytes_down: int
 
 
 class Stage(NamedTuple):
@@ -114,7 +163,8 @@ class Stage(NamedTuple):
     rounds: Its length.
     round_process: What runs in each round.
     select: From the round's number, 1 in the run's first, and the records to the ids of its
-      clients.
+      clients, or of the candidates for `chooser`.
+    chooser: Who of the candidates takes part; None for all.
     step_ends: Where rounds belong together, such as an iteration over all clients: the rounds of
       the stage, 1 in its first, that end such a step. The model is evaluated at their ends. Empty:
       every round is a step.
@@ -123,6 +173,7 @@ class Stage(NamedTuple):
     after: Run after each round, with what the clients reported (in the order of the cohort) and
       the cohort; None for nothing.
     records: Zeros in the shape and type of what the stage puts into the records.
+    held: What a process with a judge takes as the server's own, see `stacked.Judge`.
     initial_local: For a process with client state: from a client's examples to a first state.
     columns: From the round number and the records to the method's own columns in `metrics.csv`.
   """
@@ -135,6 +186,8 @@ class Stage(NamedTuple):
   enter: Callable[[Clients, Progress], Progress] | None = None
   after: Callable[[Clients, Progress, Records, np.ndarray], Progress] | None = None
   records: Mapping[str, np.ndarray] = {}
+  held: Any = None
+  chooser: Chooser | None = None
   initial_local: Callable[[types.ClientExamples], Any] | None = None
   columns: Callable[[int, Records], Mapping[str, float]] = lambda *_: {}
 
@@ -179,6 +232,7 @@ class Method(NamedTuple):
     stages: The names that --stages takes.
     per_client: What the server sees of single clients, which no secure sum can hide; '' for
       nothing.
+    takes_base: Whether it can run on the optimizer that --base names.
   """
 
   name: str
@@ -188,65 +242,7 @@ class Method(NamedTuple):
   build: Callable[[Task, Any], Schedule]
   stages: tuple[str, ...] = ()
   per_client: str = ''
-
-
-def parse_params(method: Method, assignments: Sequence[str]) -> Any:
-  """Returns `method.params` from texts `NAME=VALUE`.
-
-  Raises:
-    types.UsageError: For an unknown name, a name given twice, or a value its field cannot take.
-  """
-  fields = {f.name: f for f in dataclasses.fields(method.params)}
-  values = {}
-  for assignment in assignments:
-    name, separator, text = assignment.partition('=')
-    if not separator:
-      raise types.UsageError(f'--param must be NAME=VALUE, got {assignment!r}')
-    if name not in fields:
-      known = ', '.join(fields) or 'none'
-      raise types.UsageError(f'--param: {method.name} has no {name!r}; it has: {known}')
-    if name in values:
-      raise types.UsageError(f'--param: {name} is given twice')
-    values[name] = _parse_value(name, text, type(fields[name].default))
-  try:
-    return method.params(**values)
-  except ValueError as error:
-    raise types.UsageError(f'--param: {error}') from error
-
-
-def _parse_value(name: str, text: str, kind: type) -> Any:
-  if kind is bool:
-    if text.lower() not in ('true', 'false'):
-      raise types.UsageError(f'--param: {name} must be true or false, got {text!r}')
-    return text.lower() == 'true'
-  try:
-    value = kind(text)
-  except ValueError:
-    noun = {int: 'an integer', float: 'a number'}[kind]
-    raise types.UsageError(f'--param: {name} must be {noun}, got {text!r}') from None
-  if kind is float and not math.isfinite(value):
-    raise types.UsageError(f'--param: {name} must be finite, got {text!r}')
-  return value
-
-
-def require_positive(params: Any, *names: str) -> None:
-  """Raises `ValueError` unless each named parameter is above 0."""
-  for name in names:
-    if getattr(params, name) <= 0:
-      raise ValueError(f'{name} must be positive, got {getattr(params, name)}')
-
-
-def require_not_negative(params: Any, *names: str) -> None:
-  """Raises `ValueError` if a named parameter is below 0."""
-  for name in names:
-    if getattr(params, name) < 0:
-      raise ValueError(f'{name} must not be negative, got {getattr(params, name)}')
-
-
-def require_one_of(params: Any, name: str, allowed: Sequence[str]) -> None:
-  """Raises `ValueError` unless the named parameter is one of `allowed`."""
-  if getattr(params, name) not in allowed:
-    raise ValueError(f'{name} must be one of {", ".join(allowed)}, got {getattr(params, name)!r}')
+  takes_base: bool = False
 
 
 def uniform_selection(task: Task) -> Callable[[int, Records], np.ndarray]:
@@ -254,14 +250,71 @@ def uniform_selection(task: Task) -> Callable[[int, Records], np.ndarray]:
   return lambda round_num, _: draw_cohort(task, round_num, task.availability.present(round_num))
 
 
-def draw_cohort(task: Task, round_num: int, candidates: np.ndarray) -> np.ndarray:
-  """Returns the cohort of a round, drawn from `candidates`, int64 in ascending order.
+def draw_cohort(
+    task: Task, round_num: int, candidates: np.ndarray, size: int | None = None
+) -> np.ndarray:
+  """Returns the cohort of a round, int64 in ascending order; for a chooser, its candidates.
+
+  Args:
+    task: The task.
+    round_num: 1 in the run's first round.
+    candidates: Who may take part.
+    size: How many take part, if not `task.clients_per_round`.
 
   Raises:
     types.UsageError: If there is no candidate.
   """
+  size = size or task.clients_per_round
   if not len(candidates):
     raise types.UsageError(
         f'no client can take part in round {round_num}: none that may is there (--arrivals)'
     )
-  return policies.uniform(task.seed, round_num, candidates, task.clients_per_round)
+  choice = None if task.optimizer is None else task.optimizer.choice
+  if choice is None:
+    return policies.uniform(task.seed, round_num, candidates, size)
+  return policies.proportional(
+      task.seed, round_num, candidates, task.client_sizes, round(choice.ratio * size)
+  )
+
+
+_LAST_LOSS = 'last_loss'
+
+
+def build_chooser(task: Task) -> Chooser | None:
+  """Returns the chooser of stages that run on `task.optimizer`; None if it has no choice."""
+  choice = None if task.optimizer is None else task.optimizer.choice
+  if choice is None:
+    return None
+  from tff_noise.federated import per_client
+  from tff_noise.federated import uplink
+
+  def ask(clients, progress, candidates):
+    if choice.poll is None:
+      return progress.records[_LAST_LOSS][candidates]
+    output = choice.poll.run(
+        progress.server.global_model_weights,
+        [clients.datasets[i] for i in candidates],
+        [()] * len(candidates),
+    )
+    return per_client.in_order(output['reports'], candidates)['loss']
+
+  def choose(clients, progress, candidates):
+    losses = ask(clients, progress, candidates)
+    count = max(1, round(len(candidates) / choice.ratio))
+    return policies.largest(task.seed, progress.round_num + 1, candidates, losses, count)
+
+  def remember(records, reports, cohort):
+    if choice.poll is not None:
+      return records
+    last = records[_LAST_LOSS].copy()
+    last[cohort] = reports['loss']
+    return {**records, _LAST_LOSS: last}
+
+  stale = choice.poll is None
+  return Chooser(
+      choose,
+      {_LAST_LOSS: np.full(len(task.client_sizes), np.inf)} if stale else {},
+      remember,
+      () if stale else choice.poll.fields,
+      0 if stale else uplink.num_bytes(task.model.weights_type),
+  )

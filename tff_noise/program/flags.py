@@ -11,6 +11,7 @@ from absl import flags
 
 from tff_noise import types
 from tff_noise.methods import registry
+from tff_noise.optimizers import registry as optimizers
 from tff_noise.program import command_line
 from tff_noise.program import run_config
 
@@ -33,6 +34,11 @@ def _define_all():
       ('What', text, 'method', 'feddpcont', 'Method: ' + ', '.join(registry.METHODS) + '.'),
       ('What', flags.DEFINE_multi_string, 'param', [],
        'NAME=VALUE, a parameter of the method, see --list_methods.'),
+      ('What', text, 'base', '',
+       'Federated optimizer that fedcorr (its last stage), clipfl or feddpcont runs on: '
+       + ', '.join(optimizers.OPTIMIZERS) + '; empty for FedAvg.'),
+      ('What', flags.DEFINE_multi_string, 'base_param', [],
+       'NAME=VALUE, a parameter of the optimizer that --base names.'),
       ('What', text, 'stages', None,
        'NAME:LENGTH,..., lengths of the stages of a method that has them, such as '
        'preprocess:5,finetune:50,usual:45 of fedcorr (iterations, rounds, rounds); 0 skips one.'),
@@ -159,7 +165,8 @@ def config_from(values: flags.FlagValues) -> run_config.RunConfig:
   if values.partition == 'natural' and values['clients'].present:
     raise types.UsageError('--clients cannot be given with --partition=natural: the data say it')
   named = {f.name: values[f.name].value for f in dataclasses.fields(run_config.RunConfig)}
-  return run_config.RunConfig(**{**named, 'param': tuple(named['param'])})
+  lists = {name: tuple(named[name]) for name in ('param', 'base_param')}
+  return run_config.RunConfig(**{**named, **lists})
 
 
 def help_text() -> str:

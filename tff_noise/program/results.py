@@ -1,5 +1,6 @@
 """What a finished run leaves: clients, labels, privacy, and last of all its summary."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ def write(
     scene: scene_lib.Scene,
     schedule: method.Schedule,
     state: Any,
+    own_models: Mapping[str, Any],
 ) -> None:
   """Writes the files of a finished run.
 
@@ -28,6 +30,7 @@ def write(
     scene: The ground truth.
     schedule: The method.
     state: The last `training.ProgramState`.
+    own_models: What is told of clients' own models; empty where they have none.
   """
   own_columns = schedule.client_columns(state.records)
   summary.write_clients(directory.file('clients.csv'), scene, state.participations, own_columns)
@@ -46,6 +49,7 @@ def write(
           **_judgement(scene, schedule, state, own_columns),
           'extra_bytes_up': schedule.extra_bytes_up(state.records),
           **schedule.summary(state.records),
+          **own_models,
       },
   )
 

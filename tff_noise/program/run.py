@@ -76,7 +76,7 @@ def _prepare_and_train(config, dataset, scene, directory):
 
   federation = scene_lib.federation(dataset, scene, config.seed)
   with child.terminable(), runtime.local(config.max_concurrent_clients):
-    task = task_lib.build(config, dataset, federation)
+    task = task_lib.build(config, dataset, federation, scene_lib.validation(dataset, scene))
     schedule = registry.METHODS[config.method].build(task, config.method_params())
     weights = _initial_weights(config, task)
     run_directory.create(directory, lambda folder: _write_start(folder, config, scene))
@@ -86,7 +86,8 @@ def _prepare_and_train(config, dataset, scene, directory):
       if not _is_complete(directory):
         evaluations = _evaluations(task.model, dataset, scene)
         state = _train(config, federation, scene, schedule, evaluations, weights, directory)
-        results.write(directory, config, scene, schedule, state)
+        own_models = _own_models(schedule, state, evaluations)
+        results.write(directory, config, scene, schedule, state, own_models)
 
 
 def _train(config, federation, scene, schedule, evaluations, weights, directory):
@@ -117,6 +118,18 @@ def _train(config, federation, scene, schedule, evaluations, weights, directory)
             initial_weights=weights,
         )
     )
+
+
+def _own_models(schedule, state, evaluations):
+  """How well clients' own models do on the test set, where they have some."""
+  from tff_noise.program import training
+
+  models = training.own_models(schedule, state)
+  if not models:
+    return {}
+  print(f"Evaluating {len(models)} clients' own models...", file=sys.stderr)
+  accuracy = [float(evaluations['test'](weights)['accuracy']) for weights in models]
+  return {'own_models': {'clients': len(models), 'mean_test_accuracy': sum(accuracy) / len(models)}}
 
 
 def _initial_weights(config, task):

@@ -7,14 +7,15 @@ import math
 import os
 import re
 
+from tff_noise import params as params_lib
 from tff_noise import types
 from tff_noise.data import matrix_file
 from tff_noise.data import noise
 from tff_noise.data import partition
 from tff_noise.data import scene
 from tff_noise.data import sources
-from tff_noise.methods import method as method_lib
 from tff_noise.methods import registry
+from tff_noise.optimizers import registry as optimizers
 from tff_noise.privacy import estimator
 from tff_noise.privacy import mechanism
 from tff_noise.selection import availability
@@ -42,6 +43,8 @@ class RunConfig:
 
   method: str
   param: tuple[str, ...]
+  base: str
+  base_param: tuple[str, ...]
   stages: str | None
   allow_per_client_disclosure: bool
   dataset: str
@@ -133,6 +136,7 @@ class RunConfig:
           'letters, digits, dots, dashes and underscores, not starting with a dot',
       )
     self.method_params()
+    self.base_params()
     self.stage_lengths()
     self._require_disclosure()
 
@@ -148,13 +152,18 @@ class RunConfig:
 
   def _require_disclosure(self):
     """What a secure sum cannot hide has to be asked for."""
-    shown = registry.METHODS[self.method].per_client
-    if shown and not self.allow_per_client_disclosure:
-      raise types.UsageError(
-          f'{self.method} shows the server {shown}; no secure aggregation can hide that, since the '
-          'server needs to know whose it is: allow it with --allow_per_client_disclosure, or use '
-          'another method'
-      )
+    if self.allow_per_client_disclosure:
+      return
+    shown = {self.method: registry.METHODS[self.method].per_client}
+    if self.base:
+      shown[f'--base={self.base}'] = optimizers.OPTIMIZERS[self.base].per_client
+    for name, what in shown.items():
+      if what:
+        raise types.UsageError(
+            f'{name} shows the server {what}; no secure aggregation can hide that, since the '
+            'server needs to know whose it is: allow it with --allow_per_client_disclosure, or use '
+            'another method'
+        )
 
   def check_clients(self, num_clients: int) -> None:
     """Raises `UsageError` if there are too few clients, drawn or of a loaded scene."""
@@ -183,7 +192,28 @@ class RunConfig:
 
   def method_params(self):
     """Returns the parameters of the method, its own dataclass."""
-    return method_lib.parse_params(registry.METHODS[self.method], self.param)
+    return params_lib.parse(self.method, registry.METHODS[self.method].params, self.param)
+
+  def base_params(self):
+    """Returns the parameters of the optimizer that --base names, its own dataclass; or None.
+
+    Raises:
+      types.UsageError: If there is no such optimizer, or the method does not run on another.
+    """
+    if not self.base:
+      if self.base_param:
+        raise types.UsageError('--base_param needs --base: the optimizer whose parameters they are')
+      return None
+    self._require('base', self.base in optimizers.OPTIMIZERS,
+                  'one of ' + ', '.join(optimizers.OPTIMIZERS))
+    if not registry.METHODS[self.method].takes_base:
+      able = ', '.join(name for name, m in registry.METHODS.items() if m.takes_base)
+      raise types.UsageError(
+          f'--base cannot be given with --method={self.method}, only with {able}'
+      )
+    return params_lib.parse(
+        self.base, optimizers.OPTIMIZERS[self.base].params, self.base_param, '--base_param'
+    )
 
   def stage_lengths(self) -> dict[str, int]:
     """Returns the lengths that --stages gives, by name.
@@ -277,7 +307,7 @@ class RunConfig:
   def identity(self) -> dict[str, object]:
     """Returns the flags that determine the result, as JSON has them."""
     values = {k: v for k, v in dataclasses.asdict(self).items() if k not in EXECUTION_ONLY}
-    return {**values, 'param': sorted(self.param)}
+    return {**values, 'param': sorted(self.param), 'base_param': sorted(self.base_param)}
 
   def execution(self) -> dict[str, object]:
     """Returns the other flags: where a run lies and how it was first executed."""

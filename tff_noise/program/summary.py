@@ -154,6 +154,12 @@ def text(run: run_directory.RunDirectory) -> str:
         f'                  {summary["validation_chosen_test_accuracy"]:.4f} in round '
         f'{summary["validation_chosen_round"]}, the best on the server\'s validation set'
     )
+  if 'own_models' in summary:
+    own = summary['own_models']
+    lines.append(
+        f'                  {own["mean_test_accuracy"]:.4f} on average of the own models of '
+        f'{own["clients"]} clients'
+    )
   lines.append(_noise_line(summary))
   lines += _judgement_lines(summary) + _correction_lines(summary)
   if summary['rejected_updates']:

@@ -5,13 +5,24 @@ from tff_noise.federated import aggregation
 from tff_noise.methods import method
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
+from tff_noise.optimizers import registry
 from tff_noise.program import run_config
 
 
 def build(
-    config: run_config.RunConfig, dataset: types.Dataset, federation: types.Federation
+    config: run_config.RunConfig,
+    dataset: types.Dataset,
+    federation: types.Federation,
+    validation: types.Examples | None = None,
 ) -> method.Task:
-  """Returns the task of `config` on `dataset`, held by `federation`."""
+  """Returns the task of `config` on `dataset`, held by `federation`.
+
+  Args:
+    config: The flags.
+    dataset: What kind of images and classes there are.
+    federation: Who holds what.
+    validation: Clean examples that the server holds.
+  """
   # Image files are brought to their size when they are read, pixels in the model.
   image_files = dataset.train_x.dtype.kind == 'S'
   try:
@@ -37,7 +48,7 @@ def build(
     )
   else:
     aggregate = aggregation.weighted_mean()
-  return method.Task(
+  task = method.Task(
       model=keras_model.from_keras(network, image_files=image_files),
       training=config.local_training,
       aggregation=aggregate,
@@ -48,4 +59,9 @@ def build(
       availability=config.availability(len(federation.clients)),
       client_sizes=federation.sizes,
       seed=config.seed,
+      validation=validation,
   )
+  if not config.base:
+    return task
+  base = registry.OPTIMIZERS[config.base]
+  return task._replace(optimizer=base.build(task.setting(), config.base_params()))

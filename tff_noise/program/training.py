@@ -12,11 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_noise import types
 from tff_noise.federated import compose
 from tff_noise.federated import per_client
+from tff_noise.federated import stacked
+from tff_noise.federated import uplink
 from tff_noise.methods import method
 
 
@@ -30,7 +33,8 @@ class ProgramState(NamedTuple):
     stage_round: Rounds done in the current stage; -1 before it was entered.
     participations: int64 `[C]`, rounds each client took part in.
     records: What entering the stages has recorded, see `method.Stage.records`.
-    local: The clients' own states, one for each client; empty without client state.
+    local: What each client keeps for the method; empty without any.
+    local_optimizer: What each client keeps for the federated optimizer; empty without any.
   """
 
   server: Any
@@ -40,6 +44,7 @@ class ProgramState(NamedTuple):
   participations: np.ndarray
   records: dict[str, np.ndarray]
   local: tuple[Any, ...]
+  local_optimizer: tuple[Any, ...]
 
 
 class RoundResult(NamedTuple):
@@ -70,9 +75,23 @@ def initial_state(
       stage=stage_index,
       stage_round=-1,
       participations=np.zeros(len(federation.clients), np.int64),
-      records={name: np.array(v) for s in schedule.stages for name, v in s.records.items()},
+      records=_initial_records(schedule),
       local=local,
+      local_optimizer=_initial_optimizer_states(stage, federation),
   )
+
+
+def _initial_records(schedule):
+  records = {}
+  for stage in schedule.stages:
+    chosen_by = {} if stage.chooser is None else stage.chooser.records
+    records.update({name: np.array(v) for name, v in {**stage.records, **chosen_by}.items()})
+  return records
+
+
+def _initial_optimizer_states(stage, federation):
+  initial = stage.round_process.optimizer.client.initial_state
+  return (initial,) * len(federation.clients) if tf.nest.flatten(initial) else ()
 
 
 def stage_of_round(schedule: method.Schedule, round_num: int) -> int:
@@ -99,15 +118,15 @@ def run_round(
   """Runs one round of `stage`; returns the next state and the training metrics."""
   if state.stage_round < 0:
     state = _enter(stage, state, clients)
-  cohort = stage.select(state.round_num + 1, state.records)
+  cohort = candidates = stage.select(state.round_num + 1, state.records)
+  if stage.chooser is not None:
+    cohort = stage.chooser.choose(clients, _progress(state), candidates)
   data = [clients.datasets[client] for client in cohort]
   process = stage.round_process.process
-  local = state.local
   if isinstance(process, compose.StatefulProcess):
-    output = process.next(state.server, data, [local[client] for client in cohort])
-    # Keyed by client id: only the cohort's own states change.
-    changed = dict(zip(cohort.tolist(), output.local, strict=True))
-    local = tuple(changed.get(i, kept) for i, kept in enumerate(local))
+    held = () if process.held_type is None else (stage.held,)
+    output = process.next(state.server, data, _client_states(state, cohort), *held)
+    state = _with_client_states(state, cohort, output)
   else:
     output = process.next(state.server, data)
   participations = state.participations.copy()
@@ -117,17 +136,51 @@ def run_round(
       round_num=state.round_num + 1,
       stage_round=max(state.stage_round, 0) + 1,
       participations=participations,
-      local=local,
   )
+  collected = output.metrics.get('reports')
+  reports = per_client.in_order(collected, cohort) if collected else {}
+  if stage.chooser is not None:
+    state = state._replace(records=dict(stage.chooser.remember(state.records, reports, cohort)))
   if stage.after is not None:
-    collected = output.metrics.get('reports')
-    reports = per_client.in_order(collected, cohort) if collected else {}
     state = _adopt(state, stage.after(clients, _progress(state), reports, cohort))
-  return state, {**output.metrics['client_work']['train'], 'clients': len(cohort)}
+  counts = {'clients': len(cohort), 'candidates': len(candidates)}
+  return state, {**output.metrics['client_work']['train'], **counts}
+
+
+def _client_states(state, cohort):
+  def of(states, client):
+    return states[client] if states else ()
+
+  return [
+      uplink.ClientState(of(state.local, c), of(state.local_optimizer, c)) for c in cohort
+  ]
+
+
+def _with_client_states(state, cohort, output):
+  """Keyed by client id: only the cohort's own states change."""
+  local, local_optimizer = list(state.local), list(state.local_optimizer)
+  for client, returned, used in zip(cohort, output.local, _used(output, cohort), strict=True):
+    if local:
+      local[client] = returned.own
+    # What the server's optimizer left out, the client's has to forget: they belong together.
+    if local_optimizer and used:
+      local_optimizer[client] = returned.optimizer
+  return state._replace(local=tuple(local), local_optimizer=tuple(local_optimizer))
+
+
+def _used(output, cohort):
+  """bool, for each client of the cohort whether its contribution was used."""
+  reports = output.metrics.get('reports') or {}
+  if stacked.KEPT not in reports:
+    return np.ones(len(cohort), bool)
+  return per_client.in_order(reports, cohort)[stacked.KEPT]
 
 
 def _enter(stage, state, clients):
   """The state in which a stage begins: client states are kept where both stages have them."""
+  initial = _initial_optimizer_states(stage, clients.federation)
+  if _shapes(initial[:1]) != _shapes(state.local_optimizer[:1]):
+    state = state._replace(local_optimizer=initial)
   if stage.initial_local is None:
     state = state._replace(local=())
   elif not state.local:
@@ -138,13 +191,22 @@ def _enter(stage, state, clients):
   return state
 
 
+def _shapes(states):
+  return [np.shape(v) for v in tf.nest.flatten(states)]
+
+
 def _progress(state):
-  return method.Progress(state.server, state.local, state.records, state.round_num)
+  return method.Progress(
+      state.server, state.local, state.records, state.round_num, state.local_optimizer
+  )
 
 
 def _adopt(state, progress):
   return state._replace(
-      server=progress.server, local=tuple(progress.local), records=dict(progress.records)
+      server=progress.server,
+      local=tuple(progress.local),
+      records=dict(progress.records),
+      local_optimizer=tuple(progress.local_optimizer),
   )
 
 
@@ -201,7 +263,7 @@ async def run_schedule(
     done = state.round_num
     evaluated = {f'{name}_{m}': np.nan for name in evaluations for m in ('accuracy', 'loss')}
     if _is_evaluated(stage, state.stage_round, eval_every):
-      weights = stage.round_process.process.get_model_weights(state.server)
+      weights = evaluated_weights(stage, state)
       for name, evaluate in evaluations.items():
         evaluated.update({f'{name}_{m}': float(v) for m, v in evaluate(weights).items()})
     metrics = {
@@ -210,8 +272,7 @@ async def run_schedule(
         'train_loss': float(train['loss']),
         'clients': train['clients'],
         'rejected': int(train['rejected']),
-        'bytes_up': train['clients'] * stage.round_process.uplink_bytes,
-        'bytes_down': train['clients'] * stage.round_process.broadcast_bytes,
+        **_traffic(stage, train),
         **stage.columns(done, state.records),
         **ground_truth(state),
     }
@@ -223,6 +284,33 @@ async def run_schedule(
     if done % checkpoint_every == 0 or done == total_rounds:
       await state_manager.save(state, done)
     on_round(RoundResult(done, metrics, seconds))
+
+
+def evaluated_weights(stage: method.Stage, state: ProgramState) -> Any:
+  """Returns the weights that are evaluated, mostly the server's."""
+  weights = stage.round_process.process.get_model_weights(state.server)
+  evaluated = stage.round_process.optimizer.evaluated
+  return weights if evaluated is None else evaluated(weights, state.local_optimizer)
+
+
+def own_models(schedule: method.Schedule, state: ProgramState) -> list[Any]:
+  """Returns the weights of clients' own models at the end of a run, where there are such."""
+  last = [stage for stage in schedule.stages if stage.rounds][-1].round_process
+  if last.optimizer.own_models is None:
+    return []
+  return last.optimizer.own_models(
+      last.process.get_model_weights(state.server), state.local_optimizer
+  )
+
+
+def _traffic(stage, train):
+  """Bytes of a round, those of asking candidates included."""
+  up = train['clients'] * stage.round_process.uplink_bytes
+  down = train['clients'] * stage.round_process.broadcast_bytes
+  if stage.chooser is not None:
+    up += train['candidates'] * sum(field.num_bytes for field in stage.chooser.fields)
+    down += train['candidates'] * stage.chooser.bytes_down
+  return {'bytes_up': up, 'bytes_down': down}
 
 
 def _is_evaluated(stage, stage_round, eval_every):

@@ -14,11 +14,6 @@ from tff_noise.report import runs
 from tff_noise.report import scene_plots
 from tff_noise.selection import noisy_clients
 
-# What `noisy_clients.stands_apart` asks for, in words.
-_ASKED = (
-    f'separation above {noisy_clients.MIN_SEPARATION:g}, evidence above '
-    f'{noisy_clients.MIN_EVIDENCE:g} and reliability above {noisy_clients.MIN_RELIABILITY:g}'
-)
 _MAX_LISTED = 12
 _MEASURES = {
     'precision': 'noisy_client_precision', 'recall': 'noisy_client_recall', 'F1': 'noisy_client_f1',
@@ -110,19 +105,25 @@ def verdict(found, *, clients: int, guard: bool) -> str:
       f"separation {found['separation']:.1f} (Ashman's D), evidence {found['evidence']:.1f} (the "
       'BIC of one Gaussian minus that of two), reliability '
       + ('unknown after one iteration' if reliability is None else f'{reliability:.2f} (the share '
-         "of the scores' variance on which the iterations agree)")
+         "of LID's variance on which iterations agree)")
+  )
+  # What `noisy_clients.stands_apart` asks for.
+  asked = f'separation above {noisy_clients.MIN_SEPARATION:g} and ' + (
+      f'evidence above {noisy_clients.MIN_EVIDENCE:g}'
+      if reliability is None
+      else f'reliability above {noisy_clients.MIN_RELIABILITY:g}'
   )
   if not found['separated']:
     return (
         f'The LID scores did not fall into two parts: nobody was taken for noisy. It takes '
-        f'{_ASKED}: {numbers}.'
+        f'{asked}: {numbers}.'
     )
   taken = f'{found["noisy_clients"]} of {clients} clients were taken for noisy.'
   if guard:
-    return f'{taken} The LID scores fell into two parts: {numbers}; it takes {_ASKED}.'
+    return f'{taken} The LID scores fell into two parts: {numbers}; it takes {asked}.'
   text = f'{taken} The guard was off, so the scores were split in any case: {numbers}.'
   if not _stands_apart(found):
-    text += f' The guard would have asked for {_ASKED}: this split may mean nothing.'
+    text += f' The guard would have asked for {asked}: this split may mean nothing.'
   return text
 
 

@@ -5,6 +5,43 @@ import numpy as np
 from tff_noise import rng
 
 
+def proportional(
+    seed: int, round_num: int, candidates: np.ndarray, sizes: np.ndarray, count: int
+) -> np.ndarray:
+  """Draws clients without replacement, with probabilities proportional to their examples.
+
+  Args:
+    seed: The experiment's seed.
+    round_num: 1 in the run's first round.
+    candidates: int64, distinct client ids in ascending order.
+    sizes: int64 `[C]`, examples of every client, at least 1 each.
+    count: How many to draw; all, if there are fewer.
+
+  Returns:
+    int64, distinct client ids in ascending order.
+  """
+  share = sizes[candidates] / sizes[candidates].sum()
+  chosen = rng.generator(seed, 'client candidates', round_num).choice(
+      len(candidates), min(count, len(candidates)), replace=False, p=share
+  )
+  return np.sort(candidates[chosen])
+
+
+def largest(seed: int, round_num: int, clients: np.ndarray, losses: np.ndarray, count: int):
+  """Returns the ids of the clients with the `count` largest losses, in ascending order.
+
+  Args:
+    seed: The experiment's seed, by which ties are broken.
+    round_num: 1 in the run's first round.
+    clients: int64 `[d]`, ids.
+    losses: float `[d]`; nan counts as the largest of all, as a loss that has overflown does.
+    count: How many.
+  """
+  ticket = rng.generator(seed, 'ties of losses', round_num).permutation(len(clients))
+  order = np.lexsort((ticket, -np.nan_to_num(losses, nan=np.inf)))
+  return np.sort(clients[order[:count]])
+
+
 def uniform(
     seed: int, round_num: int, candidates: np.ndarray, clients_per_round: int
 ) -> np.ndarray:

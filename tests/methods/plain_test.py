@@ -14,7 +14,8 @@ from tff_noise import rng
 from tff_noise import types
 from tff_noise.data import client_data
 from tff_noise.federated import client_work
-from tff_noise.methods import fed_avg
+from tff_noise.federated import optimizer
+from tff_noise.methods import plain
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
 
@@ -70,10 +71,10 @@ class FedAvgTest(federated_test_case.FederatedTestCase):
     )
     stock = _stock_process(training, server_learning_rate)
     model = keras_model.from_keras(architectures.mlp((8, 8, 1), 10, pixel_scale=1 / 16))
-    ours = fed_avg.build_process(
+    ours = plain.build_process(
         model,
         training=training,
-        params=fed_avg.FedAvgParams(server_learning_rate),
+        optimizer=optimizer.fed_avg(toy.linear_model().weights_type, server_learning_rate),
         seed=_SEED,
     ).process
     state = ours.initialize()
@@ -94,8 +95,10 @@ class FedAvgTest(federated_test_case.FederatedTestCase):
 
   def test_server_learning_rate_scales_the_step(self):
     def weights(rate):
-      process = fed_avg.build_process(
-          toy.linear_model(), params=fed_avg.FedAvgParams(rate), seed=0
+      process = plain.build_process(
+          toy.linear_model(),
+          optimizer=optimizer.fed_avg(toy.linear_model().weights_type, rate),
+          seed=0,
       ).process
       state = process.next(process.initialize(), [toy.client(0, [[1, 0]], [0])]).state
       return process.get_model_weights(state).trainable[0]

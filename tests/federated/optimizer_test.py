@@ -1,38 +1,30 @@
 """Tests of the server's step."""
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest
 
-from tests import federated_test_case
-from tff_noise.federated import server_update
+from tff_noise.federated import optimizer
 
 _WEIGHTS = tff.learning.models.ModelWeights
 _TYPE = tff.to_type(_WEIGHTS([(np.float32, (2,))], [(np.float32, (1,))]))
 
 
 def _weights(trainable, non_trainable):
-  return _WEIGHTS([np.array(trainable, np.float32)], [np.array(non_trainable, np.float32)])
+  return _WEIGHTS([tf.constant(trainable, tf.float32)], [tf.constant(non_trainable, tf.float32)])
 
 
-class ServerUpdateTest(federated_test_case.FederatedTestCase):
+class ApplyUpdateTest(absltest.TestCase):
 
-  def _step(self, optimizer, steps=1):
-    process = server_update.build_server_update(optimizer, _TYPE)
-    state, weights = process.initialize(), _weights([1, 1], [4])
+  def _step(self, server_optimizer, steps=1):
+    rule = optimizer.apply_update(server_optimizer, _TYPE)
+    state, weights = rule.initialize(), _weights([1, 1], [4])
     for _ in range(steps):
-      output = process.next(state, weights, _weights([0.5, -0.5], [1]))
-      state, weights = output.state, output.result
+      inputs = optimizer.ServerInputs(weights, _weights([0.5, -0.5], [1]), {})
+      state, weights = rule.next(state, inputs)
+    self.assertEqual(rule.broadcast(state), ())
     return weights
-
-  def test_type_signature(self):
-    process = server_update.build_server_update(tff.learning.optimizers.build_sgdm(1.0), _TYPE)
-    weights = '<trainable=<float32[2]>,non_trainable=<float32[1]>>@SERVER'
-    self.assertEqual(
-        str(process.next.type_signature),
-        f'(<state=<learning_rate=float32>@SERVER,weights={weights},update={weights}> -> '
-        f'<state=<learning_rate=float32>@SERVER,result={weights},measurements=<>@SERVER>)',
-    )
 
   def test_step_size_one_moves_to_the_mean_of_the_clients(self):
     weights = self._step(tff.learning.optimizers.build_sgdm(1.0))

@@ -1,0 +1,570 @@
+"""The server's step on single contributions: medians, and the best by a judge."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests import federated_test_case
+from tests import toy
+from tests.optimizers import rounds
+from tff_noise import types
+from tff_noise.federated import aggregation
+from tff_noise.federated import client_work
+from tff_noise.federated import compose
+from tff_noise.federated import disclosure
+from tff_noise.federated import optimizer
+from tff_noise.federated import per_client
+from tff_noise.federated import stacked
+from tff_noise.federated import uplink
+from tff_noise.models import losses
+from tff_noise.optimizers import registry
+
+_ZEROS = tff.learning.models.ModelWeights([tf.zeros((2, 2))], [])
+_TWICE = uplink.UplinkSum('twice', np.float32, 0.0, 1e6, 'a test')
+
+
+def _cross_entropy(inputs):
+  return losses.cross_entropy(inputs.logits, inputs.labels)
+
+
+def _fed_avg(**changes):
+  return optimizer.fed_avg(toy.linear_model().weights_type)._replace(**changes)
+
+
+def _judge(keep, build_score, **changes):
+  return stacked.Judge(build_score, keep, 'a test', **changes)
+
+
+def _same_score(keep):
+  """A judge to whom all are alike."""
+  return _judge(keep, lambda: lambda inputs: tf.zeros(inputs.num_clients))
+
+
+def _by_report(keep):
+  return _judge(keep, lambda: lambda inputs: inputs.reports['grade'])
+
+
+class CombineTest(parameterized.TestCase):
+
+  def _median(self, updates, weights=None):
+    updates = np.array(updates, np.float32)
+    weights = np.ones(len(updates)) if weights is None else weights
+    return stacked.median(tf.constant(updates), tf.constant(weights, tf.float32)).numpy()
+
+  @parameterized.parameters(1, 2, 3, 8)
+  def test_median_of_identical_updates_is_that_update(self, count):
+    update = np.array([0.1, -3, 1e-7, 0], np.float32)
+    np.testing.assert_array_equal(self._median([update] * count), update)
+
+  def test_median_by_hand(self):
+    rows = [[1, 9, -5], [7, 8, 0], [2, 7, 100]]
+    np.testing.assert_array_equal(self._median(rows), [2, 8, 0])
+    # Of four, the mean of the middle two.
+    np.testing.assert_array_equal(self._median([*rows, [4, 0, 1]]), [3, 7.5, 0.5])
+    np.testing.assert_array_equal(self._median(rows[:2]), [4, 8.5, -2.5])
+
+  def test_one_bad_client_cannot_move_the_median_far(self):
+    rows = [[1.0], [2.0], [3.0], [4.0], [1e30]]
+    np.testing.assert_array_equal(self._median(rows), [3])
+
+  def test_rows_without_weight_do_not_count_in_the_median(self):
+    rows = [[1, 9], [1e9, -1e9], [2, 7], [np.nan, np.inf], [4, 0]]
+    np.testing.assert_array_equal(self._median(rows, [1, 0, 50, 0, 2]), [2, 7])
+
+  @parameterized.parameters(stacked.median, stacked.weighted_mean)
+  def test_of_none_it_is_zero(self, combine):
+    updates = tf.constant([[1.0, 9], [3, 5]])
+    np.testing.assert_array_equal(combine(updates, tf.zeros(2)), [0, 0])
+    np.testing.assert_array_equal(combine(updates[:0], tf.zeros(0)), [0, 0])
+
+  @parameterized.parameters(*range(8))
+  def test_numpy_says_the_same(self, seed):
+    draw = np.random.default_rng(seed)
+    count, size = draw.integers(2, 12), draw.integers(1, 30)
+    updates = draw.normal(size=(count, size)).astype(np.float32)
+    weights = draw.integers(0, 3, count).astype(np.float32)
+    weights[0] = 2
+    np.testing.assert_allclose(
+        self._median(updates, weights), np.median(updates[weights > 0], axis=0), rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        stacked.weighted_mean(tf.constant(updates), tf.constant(weights)),
+        np.average(updates, axis=0, weights=weights), rtol=1e-4, atol=1e-6,
+    )
+
+  def test_mean_by_hand(self):
+    found = stacked.weighted_mean(tf.constant([[1.0, 0], [5, 4], [9, 9]]), tf.constant([3.0, 1, 0]))
+    np.testing.assert_allclose(found, [2, 1])
+
+
+class RowTest(parameterized.TestCase):
+
+  def test_flat_and_back(self):
+    like = tff.learning.models.ModelWeights(
+        [tf.reshape(tf.range(6.0), (2, 3)), tf.constant(6.0)], [tf.constant([7.0, 8])]
+    )
+    output = uplink.ClientOutput(
+        like, tf.constant(4.0), {'twice': tf.constant(8.0), 'loss': tf.constant(1.0)},
+        collections.OrderedDict(client=tf.constant(5), grade=tf.constant(0.5)), (),
+    )
+    row = stacked.make_row(output, (_TWICE,))
+    self.assertEqual(list(row), ['client', 'update', 'weight', 'twice', 'grade'])
+    np.testing.assert_array_equal(row['update'], np.arange(9))
+    scalars = [float(row[name]) for name in ('client', 'weight', 'twice', 'grade')]
+    self.assertEqual(scalars, [5, 4, 8, 0.5])
+    back = stacked.unflatten(row['update'], like)
+    tf.nest.assert_same_structure(back, like)
+    tf.nest.map_structure(np.testing.assert_array_equal, back, like)
+
+
+class DecideTest(parameterized.TestCase):
+
+  def _rows(self, count, seed=0, **changes):
+    draw = np.random.default_rng(seed)
+    rows = {
+        'client': draw.permutation(40)[:count].astype(np.int32),
+        'update': draw.normal(size=(count, 4)).astype(np.float32),
+        'weight': draw.integers(1, 9, count).astype(np.float32),
+        'twice': draw.normal(size=count).astype(np.float32),
+        'grade': draw.permutation(count).astype(np.float32),
+    }
+    changed = {name: np.array(v, rows[name].dtype) for name, v in changes.items()}
+    return {**rows, **changed}
+
+  def _decide(self, rows, judge=None, combine=None, round_num=1, seed=0, client_model=None):
+    opt = _fed_avg(combine=combine, client=optimizer.ClientRule(sums=(_TWICE,)))
+    if client_model is not None:
+      opt = opt._replace(client_model=client_model)
+    keep = None
+    if judge is not None:
+      keep = stacked.best_of(judge, judge.build_score(), (), tf.constant(round_num), seed)
+    return stacked.decide(
+        {name: tf.constant(v) for name, v in rows.items()}, weights=_ZEROS, update_like=_ZEROS,
+        optimizer=opt, keep=keep,
+    )
+
+  def _kept(self, decision):
+    kept = decision.reports['kept'].numpy()
+    return set(decision.reports['client'].numpy()[kept].tolist())
+
+  def test_best_by_hand(self):
+    rows = self._rows(
+        4, client=[3, 9, 5, 1], update=np.arange(16).reshape(4, 4), weight=[1, 2, 3, 4],
+        twice=[10, 20, 30, 40], grade=[0.1, 0.9, 0.5, 0.4],
+    )
+    found = self._decide(rows, _by_report(2))
+    # Clients 9 and 5, with weights 2 and 3 and second and third rows.
+    np.testing.assert_allclose(
+        found.inputs.update.trainable[0], [[6.4, 7.4], [8.4, 9.4]], rtol=1e-6
+    )
+    self.assertEqual(
+        {name: float(v) for name, v in found.inputs.sums.items()}, {'twice': 50, 'examples': 5}
+    )
+    self.assertEqual(list(found.reports), ['client', 'grade', 'score', 'kept'])
+    self.assertEqual(found.reports['client'].numpy().tolist(), [1, 3, 5, 9])
+    np.testing.assert_allclose(found.reports['score'], [0.4, 0.1, 0.5, 0.9])
+    self.assertEqual(found.reports['kept'].numpy().tolist(), [False, False, True, True])
+
+  def test_without_a_judge_all_finite_are_used(self):
+    rows = self._rows(3, weight=[2, 0, 1])
+    found = self._decide(rows)
+    np.testing.assert_allclose(
+        tf.reshape(found.inputs.update.trainable[0], [-1]),
+        (2 * rows['update'][0] + rows['update'][2]) / 3, rtol=1e-5,
+    )
+    self.assertAlmostEqual(
+        float(found.inputs.sums['twice']), rows['twice'][0] + rows['twice'][2], places=5
+    )
+    self.assertEqual(float(found.inputs.sums['examples']), 3)
+    self.assertEqual(list(found.reports), ['client', 'grade'])
+
+  @parameterized.product(
+      judge=(None, _by_report(3), _same_score(3)), combine=(None, stacked.median), seed=(0, 1)
+  )
+  def test_order_of_the_rows_does_not_matter(self, judge, combine, seed):
+    rows = self._rows(7, seed)
+    rows['weight'][2] = 0
+    first = self._decide(rows, judge, combine)
+    for _ in range(3):
+      order = np.random.default_rng(seed).permutation(7)
+      second = self._decide({n: v[order] for n, v in rows.items()}, judge, combine)
+      tf.nest.map_structure(np.testing.assert_array_equal, first, second)
+
+  def test_property_the_best_are_used_and_no_others(self):
+    for seed in range(20):
+      rows = self._rows(6, seed)
+      keep = 1 + seed % 7
+      used = np.argsort(-rows['grade'])[:keep]
+      found = self._decide(rows, _by_report(keep))
+      self.assertEqual(self._kept(found), set(rows['client'][used].tolist()))
+      np.testing.assert_allclose(
+          tf.reshape(found.inputs.update.trainable[0], [-1]),
+          np.average(rows['update'][used], axis=0, weights=rows['weight'][used]),
+          rtol=1e-4, atol=1e-6,
+      )
+      for name, column in (('twice', 'twice'), ('examples', 'weight')):
+        self.assertAlmostEqual(
+            float(found.inputs.sums[name]), float(rows[column][used].sum()), places=4
+        )
+
+  def test_best_are_combined_by_the_optimizers_own_rule(self):
+    rows = self._rows(6)
+    used = np.argsort(-rows['grade'])[:4]
+    found = self._decide(rows, _by_report(4), stacked.median)
+    np.testing.assert_allclose(
+        tf.reshape(found.inputs.update.trainable[0], [-1]),
+        np.median(rows['update'][used], axis=0), rtol=1e-5,
+    )
+
+  def test_diverged_clients_are_never_kept(self):
+    rows = self._rows(4, client=[0, 1, 2, 3], weight=[1, 0, 1, 0], grade=[1, 9, 2, 8])
+    found = self._decide(rows, _by_report(3))
+    self.assertEqual(self._kept(found), {0, 2})
+    np.testing.assert_array_equal(found.reports['score'], [1, -np.inf, 2, -np.inf])
+
+  @parameterized.parameters(np.nan, np.inf, -np.inf)
+  def test_score_that_is_no_number_is_never_kept(self, value):
+    for keep in (1, 2, 3, 4):
+      rows = self._rows(3, client=[0, 1, 2], grade=[value, 5, -5])
+      found = self._decide(rows, _by_report(keep))
+      self.assertEqual(self._kept(found), {1} if keep == 1 else {1, 2})
+
+  def test_nobody_can_be_kept(self):
+    rows = self._rows(3, grade=[np.nan] * 3)
+    for combine in (None, stacked.median):
+      found = self._decide(rows, _by_report(2), combine)
+      self.assertEmpty(self._kept(found))
+      np.testing.assert_array_equal(found.inputs.update.trainable[0], np.zeros((2, 2)))
+      self.assertEqual(float(found.inputs.sums['examples']), 0)
+
+  def test_judge_sees_each_clients_model_and_sums_alone(self):
+    def client_model(inputs):
+      # What a server does with one client's contribution.
+      scale = inputs.sums['twice'] + 100 * inputs.sums['examples']
+      return tf.nest.map_structure(lambda w, u: w - scale * u, inputs.weights, inputs.update)
+
+    judge = _judge(
+        2,
+        lambda: lambda inputs: tf.stack([
+            tf.reduce_sum(inputs.model(tf.constant(i)).trainable[0])
+            for i in range(int(inputs.num_clients))
+        ]),
+    )
+    rows = self._rows(5)
+    found = self._decide(rows, judge, client_model=client_model)
+    expected = -(rows['twice'] + 100 * rows['weight']) * rows['update'].sum(axis=1)
+    np.testing.assert_allclose(
+        found.reports['score'], expected[np.argsort(rows['client'])], rtol=1e-4
+    )
+
+
+class TiesTest(parameterized.TestCase):
+
+  def _kept(self, keep, clients, scores=None, seed=0, rounds_=600):
+    """bool `[R, k]`, who is kept in each round."""
+    scores = np.zeros(len(clients)) if scores is None else scores
+    judge = _judge(keep, lambda: lambda inputs: tf.constant(scores, tf.float32))
+    clients = tf.constant(clients, tf.int32)
+
+    @tf.function
+    def kept(round_num):
+      decide = stacked.best_of(judge, judge.build_score(), (), round_num, seed)
+      return decide(None, clients, tf.ones(len(clients), tf.bool), {})[1]
+
+    return np.array([kept(tf.constant(r)) for r in range(1, rounds_ + 1)])
+
+  def test_each_of_tied_clients_is_kept_about_equally_often(self):
+    kept = self._kept(2, [0, 3, 7, 8, 90])
+    np.testing.assert_array_equal(kept.sum(axis=1), np.full(600, 2))
+    # 240 times each, standard deviation 12; 60 times each of the ten pairs, 7.3.
+    np.testing.assert_allclose(kept.sum(axis=0), 240, atol=60)
+    pairs, counts = np.unique(kept, axis=0, return_counts=True)
+    self.assertLen(pairs, 10)
+    np.testing.assert_allclose(counts, np.full(10, 60), atol=37)
+    # Nor does a round say who is next.
+    again = (kept[1:] & kept[:-1]).sum()
+    self.assertBetween(again / kept[1:].sum(), 0.3, 0.5)
+
+  def test_only_ties_are_drawn(self):
+    # The best is always kept, the worst never; one of three that are tied is.
+    kept = self._kept(2, [4, 5, 6, 7, 8], [1, 2, 0, 1, 1], rounds_=300)
+    self.assertTrue(kept[:, 1].all())
+    self.assertFalse(kept[:, 2].any())
+    np.testing.assert_allclose(kept[:, [0, 3, 4]].sum(axis=0), 100, atol=41)
+
+  def test_is_a_function_of_seed_round_and_client(self):
+    clients = np.array([3, 1, 4, 15, 9])
+    first = self._kept(2, clients, rounds_=40)
+    np.testing.assert_array_equal(first, self._kept(2, clients, rounds_=40))
+    order = np.array([2, 0, 4, 1, 3])
+    np.testing.assert_array_equal(first[:, order], self._kept(2, clients[order], rounds_=40))
+    self.assertTrue((first != self._kept(2, clients, seed=1, rounds_=40)).any())
+    self.assertTrue((first != self._kept(2, clients + 1, rounds_=40)).any())
+
+  @parameterized.parameters(3, 4, 100)
+  def test_more_than_there_are(self, keep):
+    self.assertTrue(self._kept(keep, [5, 2, 8], rounds_=5).all())
+
+
+# Three clients of 1, 3 and 6 examples.
+_UNEQUAL = (([[1, 0]], [0]), ([[0, 1], [1, 2], [3, 1]], [1, 0, 1]), rounds.DISAGREEING[0])
+_EVEN = (*_UNEQUAL, rounds.DISAGREEING[1])
+
+
+def _datasets(clients, ids=None):
+  return [toy.client(i, *c) for i, c in zip(ids or range(len(clients)), clients, strict=True)]
+
+
+def _build(opt=None, judge=None, training=None, model=None, **work):
+  return compose.build_round_process(
+      model or toy.linear_model(),
+      client_work.ClientWork(_cross_entropy, training or rounds.full_batch(3), **work),
+      seed=0, optimizer=opt, judge=judge,
+  )
+
+
+class MedianRoundTest(federated_test_case.FederatedTestCase):
+
+  def test_result_is_numpys(self):
+    for clients in (_UNEQUAL, _EVEN):
+      process = _build(_fed_avg(combine=stacked.median)).process
+      self.assertIsInstance(process, tff.learning.templates.LearningProcess)
+      state, w = process.initialize(), np.zeros((2, 2))
+      for _ in range(3):
+        output = process.next(state, _datasets(clients))
+        state = output.state
+        w = np.median([rounds.train(w, c, 3) for c in clients], axis=0)
+        np.testing.assert_allclose(process.get_model_weights(state).trainable[0], w, atol=1e-5)
+      train = output.metrics['client_work']['train']
+      self.assertEqual(train['examples'], sum(len(y) for _, y in clients))
+
+  def test_diverged_client_is_left_out(self):
+    process = _build(_fed_avg(combine=stacked.median)).process
+    broken = ([[np.nan, 0]] * 50, [0] * 50)
+    output = process.next(process.initialize(), _datasets((*_UNEQUAL, broken)))
+    w = np.median([rounds.train(np.zeros((2, 2)), c, 3) for c in _UNEQUAL], axis=0)
+    np.testing.assert_allclose(
+        process.get_model_weights(output.state).trainable[0], w, atol=1e-5
+    )
+    train = output.metrics['client_work']['train']
+    self.assertEqual((train['examples'], train['rejected']), (10, 1))
+    # Nobody is left.
+    output = process.next(process.initialize(), _datasets((broken,)))
+    np.testing.assert_array_equal(
+        process.get_model_weights(output.state).trainable[0], np.zeros((2, 2))
+    )
+
+  def test_reports_come_with_the_clients_ids(self):
+    process = _build(_fed_avg(combine=stacked.median)).process
+    output = process.next(process.initialize(), _datasets(_UNEQUAL, [8, 2, 5]))
+    self.assertEqual(list(output.metrics['reports']), ['client'])
+    self.assertEqual(output.metrics['reports']['client'].tolist(), [2, 5, 8])
+
+
+class JudgedRoundTest(federated_test_case.FederatedTestCase):
+
+  def _steps_judge(self, keep):
+    """Fewer steps are better."""
+    judge = _judge(keep, lambda: lambda inputs: -tf.cast(inputs.reports['steps'], tf.float32))
+    return judge, {
+        'reports': (uplink.UplinkReport('steps', np.int32, 0, 1000, 'a test'),),
+        'finish': lambda i: client_work.Finished(reports={'steps': i.steps}),
+    }
+
+  def test_best_two_of_three(self):
+    judge, work = self._steps_judge(2)
+    training = types.LocalTraining(epochs=2, batch_size=1, learning_rate=0.1)
+    process = _build(None, judge, training, **work).process
+    output = process.next(process.initialize(), _datasets(_UNEQUAL, [8, 2, 5]))
+    reports = output.metrics['reports']
+    self.assertEqual(list(reports), ['client', 'steps', 'score', 'kept'])
+    in_order = per_client.in_order(reports, np.array([8, 2, 5]))
+    self.assertEqual(in_order['steps'].tolist(), [2, 6, 12])
+    self.assertEqual(in_order['score'].tolist(), [-2, -6, -12])
+    self.assertEqual(in_order['kept'].tolist(), [True, True, False])
+    self.assertEqual(in_order['kept'].dtype, bool)
+    # The third is left out of the model, and trains all the same.
+    alone = _build(training=training).process
+    expected = alone.next(alone.initialize(), _datasets(_UNEQUAL[:2], [8, 2])).state
+    np.testing.assert_allclose(
+        output.state.global_model_weights.trainable[0],
+        expected.global_model_weights.trainable[0], atol=1e-6,
+    )
+    self.assertEqual(output.metrics['client_work']['train']['examples'], 10)
+
+  def test_what_is_held_comes_to_the_judge(self):
+    held_type = tff.TensorType(np.float32, (3,))
+    judge = _judge(
+        1,
+        lambda: lambda inputs: inputs.held * tf.stack(
+            [tf.reduce_sum(tf.abs(inputs.model(tf.constant(i)).trainable[0])) for i in range(3)]
+        ),
+        held_type=held_type,
+    )
+    process = _build(judge=judge).process
+    self.assertIsInstance(process, compose.StatefulProcess)
+    self.assertEqual(process.held_type, held_type)
+    norms = [np.abs(rounds.train(np.zeros((2, 2)), c, 3)).sum() for c in _UNEQUAL]
+    for best in range(3):
+      held = np.eye(3, dtype=np.float32)[best]
+      output = process.next(
+          process.initialize(), _datasets(_UNEQUAL), [uplink.ClientState()] * 3, held
+      )
+      np.testing.assert_allclose(output.metrics['reports']['score'], held * norms, rtol=1e-4)
+      np.testing.assert_allclose(
+          output.state.global_model_weights.trainable[0],
+          rounds.train(np.zeros((2, 2)), _UNEQUAL[best], 3), atol=1e-5,
+      )
+
+  def test_ties_change_from_round_to_round(self):
+    process = _build(judge=_same_score(1)).process
+    state, kept = process.initialize(), []
+    for _ in range(12):
+      output = process.next(state, _datasets(_UNEQUAL))
+      state = output.state
+      kept.append(int(np.flatnonzero(output.metrics['reports']['kept'])[0]))
+    self.assertLen(set(kept), 3)
+
+  @parameterized.parameters(True, False)
+  def test_declares_exactly_a_row_of_each_client_and_sums(self, by_judge):
+    judge, work = self._steps_judge(2)
+    opt = _fed_avg(
+        client=optimizer.ClientRule(
+            send=lambda r: optimizer.Sent(r.update, r.state, {'twice': 2 * r.num_examples}),
+            sums=(_TWICE,),
+        ),
+        combine=None if by_judge else stacked.median,
+    )
+    result = _build(opt, judge if by_judge else None, **work)
+    *sums, row = result.fields
+    self.assertEqual([f.name for f in sums], ['loss', 'examples', 'rejected'])
+    for field in sums:
+      self.assertIs(field.disclosure, uplink.Disclosure.SUM)
+    self.assertIs(row.disclosure, uplink.Disclosure.PER_CLIENT)
+    self.assertEqual(
+        row.type_spec,
+        '<client=int32,update=float32[4],weight=float32,twice=float32,steps=int32>',
+    )
+    self.assertEqual(row.num_bytes, 4 * (1 + 4 + 1 + 1 + 1))
+    self.assertEqual(result.uplink_bytes, row.num_bytes + 3 * 4)
+    self.assertIn('twice: a test; steps: a test', row.reason)
+    self.assertStartsWith(row.reason, 'a test; ' if by_judge else 'the middle of')
+    # Four weights and the number of the round.
+    self.assertEqual(result.broadcast_bytes, 16 + 4)
+    self.assertLen(disclosure.client_to_server_edges(result.process.next), 4)
+    for i in range(4):
+      with self.assertRaisesRegex(disclosure.UndeclaredUplinkError, 'sent, not declared'):
+        disclosure.check(result.process.next, result.fields[:i] + result.fields[i + 1 :])
+
+  def test_scalars_stay_secure(self):
+    result = compose.build_round_process(
+        toy.linear_model(), client_work.ClientWork(_cross_entropy), seed=0,
+        optimizer=_fed_avg(combine=stacked.median),
+        aggregation=aggregation.secure_weighted_mean(update_bound=1.0, max_examples=10),
+    )
+    *scalars, row = (f.disclosure for f in result.fields)
+    self.assertEqual(set(scalars), {uplink.Disclosure.SECURE_SUM})
+    self.assertIs(row, uplink.Disclosure.PER_CLIENT)
+
+
+# FedBN's clients keep a part of theirs.
+_WHOLE_MODELS = tuple(sorted(set(registry.OPTIMIZERS) - {'fedbn'}))
+
+
+def _named(name, training, clients, model=None, **params):
+  """An optimizer of the registry, for these clients."""
+  spec = registry.OPTIMIZERS[name]
+  sizes = np.array([len(y) for _, y in clients], np.int64)
+  return spec.build(
+      optimizer.Setting(model or toy.linear_model(), training, sizes), spec.params(**params)
+  )
+
+
+class OptimizersTest(federated_test_case.FederatedTestCase):
+
+  def _run(self, name, judge, model, training, num_rounds=3):
+    built = _build(_named(name, training, _UNEQUAL, model), judge, training, model)
+    state = built.process.initialize()
+    kept = [built.optimizer.client.initial_state for _ in _UNEQUAL]
+    for _ in range(num_rounds):
+      if isinstance(built.process, compose.StatefulProcess):
+        output = built.process.next(
+            state, _datasets(_UNEQUAL), [uplink.ClientState((), k) for k in kept]
+        )
+        kept = [local.optimizer for local in output.local]
+      else:
+        output = built.process.next(state, _datasets(_UNEQUAL))
+      state = output.state
+    train = output.metrics['client_work']['train']
+    # What an optimizer sums is seen by client where somebody judges, and is no metric.
+    metrics = [train[name] for name in ('loss', 'examples', 'rejected')]
+    return state.global_model_weights, state.finalizer, kept, metrics
+
+  @parameterized.parameters(*_WHOLE_MODELS)
+  def test_who_keeps_all_changes_nothing(self, name):
+    # Numbers of steps differ, and so does batch normalisation; the server's state goes on.
+    training = types.LocalTraining(epochs=2, batch_size=2, learning_rate=0.1, momentum=0.9)
+    model = toy.linear_model('batch')
+    plain = self._run(name, None, model, training)
+    judged = self._run(name, _same_score(3), model, training)
+    for found, expected in zip(tf.nest.flatten(judged), tf.nest.flatten(plain), strict=True):
+      np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+
+  @parameterized.parameters(*_WHOLE_MODELS)
+  def test_judge_sees_the_true_local_models(self, name):
+    # In three rounds, so that servers and clients have a state; clients take 2, 4 and 6 steps.
+    training = types.LocalTraining(epochs=2, batch_size=2, learning_rate=0.1, momentum=0.9)
+    look = np.random.default_rng(0).normal(size=(2, 2)).astype(np.float32)
+    judge = _judge(
+        3,
+        lambda: lambda inputs: tf.stack([
+            tf.reduce_sum(look * inputs.model(tf.constant(i)).trainable[0]) for i in range(3)
+        ]),
+    )
+
+    def spied(opt):
+      """Its clients keep their model as well."""
+      def send(result):
+        own, kept = result.state['own'], result.weights.trainable[0]
+        sent = opt.client.send(result._replace(state=own))
+        state = collections.OrderedDict(own=sent.state, model=kept)
+        return sent._replace(state=state)
+
+      rule = opt.client._replace(
+          initial_state=collections.OrderedDict(
+              own=opt.client.initial_state, model=np.zeros((2, 2), np.float32)
+          ),
+          send=send,
+      )
+      if rule.gradients is not None:
+        rule = rule._replace(
+            gradients=lambda i: opt.client.gradients(i._replace(state=i.state['own']))
+        )
+      if rule.start is not None:
+        rule = rule._replace(start=lambda w, s: opt.client.start(w, s['own']))
+      return opt._replace(client=rule)
+
+    built = _build(spied(_named(name, training, _UNEQUAL)), judge, training)
+    state = built.process.initialize()
+    local = [uplink.ClientState((), built.optimizer.client.initial_state) for _ in _UNEQUAL]
+    for _ in range(3):
+      output = built.process.next(state, _datasets(_UNEQUAL), local)
+      state, local = output.state, output.local
+      trained = [kept.optimizer['model'] for kept in local]
+      np.testing.assert_allclose(
+          output.metrics['reports']['score'],
+          [np.sum(look * w) for w in trained], rtol=1e-4, atol=1e-5,
+      )
+
+  def test_fed_bn_has_no_whole_model(self):
+    model = toy.linear_model('batch')
+    opt = _named('fedbn', types.LocalTraining(), _UNEQUAL, model)
+    self.assertIsNone(opt.client_model)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,555 @@
+"""ClipFL: candidacies by hand, who is pruned, and what the change of phase keeps."""
+
+import asyncio
+import functools
+import os
+import shutil
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests import federated_test_case
+from tests import toy
+from tests.optimizers import rounds
+from tff_noise import types
+from tff_noise.data import client_data
+from tff_noise.data import sources
+from tff_noise.federated import aggregation
+from tff_noise.federated import disclosure
+from tff_noise.federated import evaluation
+from tff_noise.federated import optimizer
+from tff_noise.federated import uplink
+from tff_noise.methods import clipfl
+from tff_noise.methods import method
+from tff_noise.methods import plain
+from tff_noise.models import architectures
+from tff_noise.models import keras_model
+from tff_noise.optimizers import registry
+from tff_noise.privacy import ledger
+from tff_noise.program import managers
+from tff_noise.program import run_directory
+from tff_noise.program import training
+from tff_noise.selection import availability
+from tff_noise.selection import candidacy
+
+# Clients of the toy federation whose labels are wrong.
+_NOISY = (1, 4, 6)
+_SIZES = (5, 8, 4, 6, 7, 4, 9, 10)
+
+
+def _params(**changes):
+  return clipfl.ClipFLParams(**{'keep': 2, 'prune': 0.5, 'lid_neighbours': 2, **changes})
+
+
+def _points(draw, count):
+  """Noisy points of which a linear model can tell most: the larger coordinate's class."""
+  y = draw.integers(0, 2, count).astype(np.int32)
+  x = (np.eye(2)[y] + draw.normal(0, 0.5, (count, 2))).astype(np.float32)
+  return x, y
+
+
+def _federation(sizes=_SIZES, noisy=_NOISY):
+  draw, clients = np.random.default_rng(0), []
+  for i, n in enumerate(sizes):
+    x, y = _points(draw, n)
+    clients.append(types.ClientExamples(x, 1 - y if i in noisy else y, np.arange(n)))
+  return types.Federation(tuple(clients), 2, 3)
+
+
+_VALIDATION = types.Examples(*_points(np.random.default_rng(1), 211))
+
+
+def _task(sizes=_SIZES, **changes):
+  return method.Task(**{
+      'model': None,
+      'training': rounds.full_batch(3),
+      'aggregation': aggregation.weighted_mean(),
+      'label_privacy': method.LabelPrivacy('1.0', 'shrinkage'),
+      'rounds': 6,
+      'stages': {},
+      'clients_per_round': 4,
+      'availability': availability.always(len(sizes)),
+      'client_sizes': np.array(sizes, np.int64),
+      'seed': 3,
+      'validation': _VALIDATION,
+      **changes,
+  })
+
+
+def _base(name, model, training_=None, sizes=_SIZES, **params):
+  spec = registry.OPTIMIZERS[name]
+  setting = optimizer.Setting(
+      model, training_ or rounds.full_batch(3), np.array(sizes, np.int64)
+  )
+  return spec.build(setting, spec.params(**params))
+
+
+@functools.cache
+def _schedule(base=None, prune=0.5, judge='validation', keep=2, rounds_=6):
+  """Of the toy federation; has no state, so tests share it."""
+  model = toy.linear_model()
+  task = _task(model=model, rounds=rounds_, optimizer=base and _base(base, model))
+  return clipfl.METHOD.build(task, _params(prune=prune, judge=judge, keep=keep))
+
+
+def _clients(federation):
+  return method.Clients(federation, client_data.federation_datasets(federation))
+
+
+def _states(schedule, federation):
+  """The state before the first round and after each."""
+  clients, states = _clients(federation), [training.initial_state(schedule, federation)]
+  while True:
+    stage, state = training.next_stage(schedule, states[-1])
+    if stage is None:
+      return states
+    states.append(training.run_round(stage, state, clients)[0])
+
+
+def _weights(state):
+  return [np.asarray(w) for w in tf.nest.flatten(state.server.global_model_weights)]
+
+
+def _progress(state):
+  return method.Progress(
+      state.server, state.local, state.records, state.round_num, state.local_optimizer
+  )
+
+
+class ParamsTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      {'keep': 0}, {'keep': -1}, {'prune': 1.0}, {'prune': 1.5}, {'prune': -0.1},
+      {'prune': float('nan')}, {'score': 'sum'}, {'judge': 'loss'}, {'lid_neighbours': 1},
+      {'lid_neighbours': -3},
+  )
+  def test_out_of_range(self, **change):
+    [name] = change
+    with self.assertRaisesRegex(ValueError, f'^{name} must'):
+      clipfl.ClipFLParams(**change)
+
+  def test_ends_of_the_ranges_are_allowed(self):
+    clipfl.ClipFLParams(keep=1, prune=0.0, lid_neighbours=2)
+    clipfl.ClipFLParams(prune=0.999)
+
+  def test_paper_is_the_default(self):
+    params = clipfl.ClipFLParams()
+    self.assertEqual(
+        (params.keep, params.prune, params.score, params.judge), (5, 0.5, 'count', 'validation')
+    )
+
+
+class TaskTest(parameterized.TestCase):
+  """What does not fit is told before anything is built: tasks have no model here."""
+
+  def _refused(self, message, params=None, **changes):
+    with self.assertRaisesRegex(types.UsageError, message):
+      clipfl.METHOD.build(_task(**changes), params or _params())
+
+  def test_more_kept_than_are_drawn(self):
+    self._refused(r'--param=keep=5 .* --clients_per_round=4', _params(keep=5))
+
+  def test_judge_without_what_it_judges_by(self):
+    for part in ('--validation_fraction', '--param=judge=agreement'):
+      self._refused(part, validation=None)
+
+  def test_too_many_neighbours(self):
+    for neighbours in (4, 20):
+      self._refused(
+          f'--param=lid_neighbours={neighbours} .* one has 4',
+          _params(judge='lid', lid_neighbours=neighbours),
+      )
+
+  @parameterized.parameters('validation', 'agreement', 'lid')
+  def test_base_that_never_sends_a_whole_model(self, judge):
+    model = toy.linear_model()
+    base = _base('fedavg', model)._replace(client_model=None)
+    self._refused('^--base: ', _params(judge=judge), optimizer=base)
+
+  def test_base_fed_bn(self):
+    base = _base('fedbn', toy.linear_model('batch'))
+    self._refused('^--base: ', optimizer=base)
+
+  def test_stages_that_leave_nothing(self):
+    self._refused('--stages leaves no round', stages={'identify': 0, 'train': 0})
+
+  @parameterized.parameters(
+      (120, {}, [80, 40]), (6, {}, [4, 2]), (1, {}, [1, 0]), (2, {}, [1, 1]), (10, {}, [7, 3]),
+      (9, {'identify': 5}, [5, 3]), (9, {'train': 0}, [6, 0]), (9, {'identify': 0}, [0, 3]),
+      (9, {'identify': 2, 'train': 7}, [2, 7]),
+  )
+  def test_lengths_of_stages(self, num_rounds, stages, expected):
+    task = _task(model=toy.linear_model(), rounds=num_rounds, stages=stages)
+    schedule = clipfl.METHOD.build(task, _params(judge='lid'))
+    self.assertEqual([s.rounds for s in schedule.stages], expected)
+    self.assertEqual([s.name for s in schedule.stages], ['identify', 'train'])
+
+
+class GeneratedImagesTest(parameterized.TestCase):
+
+  @parameterized.parameters(((8, 8, 1),), ((32, 32, 3),))
+  def test_shape_and_range(self, shape):
+    x = clipfl.generated_images(shape, 0)
+    self.assertEqual((x.shape, x.dtype), ((500, *shape), np.uint8))
+    flat = x.reshape(500, -1)
+    np.testing.assert_array_equal(flat.min(axis=1), np.zeros(500))
+    np.testing.assert_array_equal(flat.max(axis=1), np.full(500, 255))
+    self.assertLen(np.unique(flat, axis=0), 500)
+
+  def test_is_a_function_of_the_seed(self):
+    first = clipfl.generated_images((8, 8, 1), 5)
+    np.testing.assert_array_equal(first, clipfl.generated_images((8, 8, 1), 5))
+    self.assertGreater((first != clipfl.generated_images((8, 8, 1), 6)).mean(), 0.9)
+
+  def test_clouds_are_smooth_and_coloured(self):
+    x = clipfl.generated_images((32, 32, 3), 0).astype(np.float64)
+    neighbours = np.abs(np.diff(x, axis=1)).mean()
+    self.assertLess(neighbours, np.abs(np.diff(x[:, ::16], axis=1)).mean() / 4)
+    # Colours are drawn each by itself.
+    centred = x - x.mean(axis=(1, 2), keepdims=True)
+    red, green = centred[..., 0].ravel(), centred[..., 1].ravel()
+    self.assertLess(abs(np.corrcoef(red, green)[0, 1]), 0.1)
+
+
+def _numpy_run(federation, schedule, keep, prune):
+  """The whole of ClipFL in NumPy, given the cohorts; yields records and weights by round."""
+  num_clients = len(federation.clients)
+  w = np.zeros((2, 2))
+  candidacies, participations = np.zeros((2, num_clients), np.int64)
+  pruned = np.zeros(num_clients, bool)
+  identify, train = schedule.stages
+  for round_num in range(1, identify.rounds + train.rounds + 1):
+    if round_num == identify.rounds + 1:
+      pruned = candidacy.prune(candidacies.astype(float), prune, 3)
+    stage = identify if round_num <= identify.rounds else train
+    cohort = stage.select(round_num, {'pruned': pruned})
+    models = {
+        c: rounds.train(w, (federation.clients[c].x, federation.clients[c].y), 3) for c in cohort
+    }
+    used = cohort
+    if stage is identify:
+      right = {
+          c: (np.argmax(_VALIDATION.x @ m, axis=1) == _VALIDATION.y).sum()
+          for c, m in models.items()
+      }
+      best = sorted(cohort, key=lambda c: -right[c])
+      # Or who is kept would be drawn.
+      assert right[best[keep - 1]] > right[best[keep]], (round_num, right)
+      used = best[:keep]
+      participations[cohort] += 1
+      candidacies[best[keep:]] += 1
+    sizes = [len(federation.clients[c].y) for c in used]
+    w = np.average([models[c] for c in used], axis=0, weights=sizes)
+    yield cohort, w, candidacies.copy(), participations.copy(), pruned
+
+
+class RunTest(federated_test_case.FederatedTestCase):
+
+  def test_whole_run_is_numpys(self):
+    federation, schedule = _federation(), _schedule(rounds_=9)
+    states = _states(schedule, federation)
+    expected = list(_numpy_run(federation, schedule, 2, 0.5))
+    self.assertLen(states, 1 + len(expected))
+    took_part = np.zeros(8, np.int64)
+    for state, (cohort, w, candidacies, participations, pruned) in zip(
+        states[1:], expected, strict=True
+    ):
+      took_part[cohort] += 1
+      np.testing.assert_array_equal(state.records['candidacies'], candidacies)
+      np.testing.assert_array_equal(state.records['participations'], participations)
+      np.testing.assert_array_equal(state.records['pruned'], pruned)
+      np.testing.assert_array_equal(state.participations, took_part)
+      np.testing.assert_allclose(_weights(state)[0], w, atol=1e-4)
+    # Two of four in each of six rounds, and half of the rest's cohorts.
+    self.assertEqual(candidacies.sum(), 12)
+    self.assertEqual(pruned.sum(), 4)
+    self.assertEqual([len(cohort) for cohort, *_ in expected], [4] * 6 + [2] * 3)
+
+  def test_what_is_shown_of_clients(self):
+    schedule = _schedule(rounds_=9)
+    records = {
+        'candidacies': np.array([2, 4, 0, 0, 3, 0, 3, 0]),
+        'participations': np.array([4, 4, 3, 2, 3, 4, 4, 0]),
+        'pruned': np.array([True, True, False, False, True, False, True, False]),
+    }
+    columns = schedule.client_columns(records)
+    self.assertEqual(list(columns), ['candidacies', 'candidacy_score', 'taken_for_noisy'])
+    np.testing.assert_array_equal(columns['candidacy_score'], records['candidacies'])
+    np.testing.assert_array_equal(columns['taken_for_noisy'], [1, 1, 0, 0, 1, 0, 1, 0])
+    np.testing.assert_array_equal(schedule.noisy_clients(records), records['pruned'])
+    self.assertEqual(schedule.summary(records), {'clipfl': {'pruned_clients': 4}})
+    for stage in schedule.stages:
+      self.assertEqual(stage.columns(1, records), {'pruned_clients': 4})
+
+  @parameterized.parameters(None, 'fedadam', 'fednova', 'feddyn', 'scaffold', 'median')
+  def test_who_keeps_and_prunes_nobody_runs_the_base_alone(self, base):
+    # Up to rounding, as sums are taken in another order: not bit for bit.
+    federation, model = _federation(), toy.linear_model()
+    own = _states(_schedule(base, 0.0, 'validation', 4), federation)
+    name = base or 'fedavg'
+    alone = plain.METHODS[name]
+    expected = _states(alone.build(_task(model=model), alone.params()), federation)
+    self.assertLen(own, len(expected))
+    for mine, others in zip(own, expected, strict=True):
+      np.testing.assert_array_equal(mine.participations, others.participations)
+      for part in ('global_model_weights', 'finalizer'):
+        for a, b in zip(
+            tf.nest.flatten(getattr(mine.server, part)),
+            tf.nest.flatten(getattr(others.server, part)),
+            strict=True,
+        ):
+          np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-6, err_msg=part)
+      for a, b in zip(
+          tf.nest.flatten(mine.local_optimizer), tf.nest.flatten(others.local_optimizer),
+          strict=True,
+      ):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-6)
+    self.assertEqual(own[-1].records['candidacies'].sum(), 0)
+    # Something moved.
+    self.assertGreater(np.abs(_weights(own[-1])[0]).max(), 0.01)
+
+  def _enter(self, base):
+    """States right before and right after the change of phase."""
+    federation, schedule = _federation(), _schedule(base)
+    before = _states(schedule, federation)[4]
+    self.assertEqual((before.stage, before.stage_round), (0, 4))
+    after = schedule.stages[1].enter(_clients(federation), _progress(before))
+    self.assertEqual(after.records['pruned'].sum(), 4)
+    np.testing.assert_array_equal(
+        after.records['pruned'], candidacy.prune(after.records['candidacies'] * 1.0, 0.5, 3)
+    )
+    return before, after
+
+  def test_server_optimizer_survives_the_change_of_phase(self):
+    before, after = self._enter('fedadam')
+    moments = before.server.finalizer
+    self.assertGreater(np.abs(moments['m'][0]).max(), 0)
+    tf.nest.map_structure(np.testing.assert_array_equal, moments, after.server.finalizer)
+    np.testing.assert_array_equal(_weights(before)[0], _weights(after)[0])
+    # The clients' random numbers go on.
+    self.assertEqual(after.server.client_work['round_num'], 5)
+
+  @parameterized.parameters('scaffold', 'feddyn')
+  def test_states_of_pruned_clients_are_dropped_and_others_kept(self, base):
+    before, after = self._enter(base)
+    changed = 0
+    for client, gone in enumerate(after.records['pruned']):
+      [mine], [others] = before.local_optimizer[client], after.local_optimizer[client]
+      if gone:
+        np.testing.assert_array_equal(others, np.zeros((2, 2)))
+        changed += np.abs(mine).max() > 0
+      else:
+        np.testing.assert_array_equal(others, mine)
+    self.assertGreater(changed, 0)
+    kept = [np.abs(v[0]).max() for v in after.local_optimizer]
+    self.assertGreater(max(kept), 0)
+
+  @parameterized.parameters('scaffold', 'feddyn')
+  def test_server_goes_on_with_the_mean_of_what_the_rest_keeps(self, base):
+    _, after = self._enter(base)
+    rest = ~after.records['pruned']
+    kept = np.array([v[0] for v in after.local_optimizer])
+    sizes = np.array(_SIZES)
+    expected = np.average(kept[rest], axis=0, weights=sizes[rest])
+    state = after.server.finalizer
+    found = state['variate'][0] if base == 'scaffold' else tf.nest.flatten(state)[0]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+  @parameterized.parameters(None, 'scaffold', 'fedadam')
+  def test_without_a_phase_of_its_own_nobody_is_a_candidate(self, base):
+    model = toy.linear_model()
+    task = _task(model=model, stages={'identify': 0}, optimizer=base and _base(base, model))
+    final = _states(clipfl.METHOD.build(task, _params()), _federation())[-1]
+    self.assertEqual(final.records['candidacies'].sum(), 0)
+    self.assertTrue(np.isfinite(_weights(final)[0]).all())
+
+
+class SelectionTest(parameterized.TestCase):
+
+  def _train_stage(self, num_clients, per_round, **changes):
+    task = _task(
+        [9] * num_clients, model=toy.linear_model(), clients_per_round=per_round, **changes
+    )
+    return clipfl.METHOD.build(task, _params(keep=1, judge='lid')).stages[1]
+
+  @parameterized.parameters(
+      (100, 10, 50, 5), (100, 10, 71, 7), (100, 10, 100, 10), (100, 10, 5, 1), (100, 10, 20, 2),
+      (20, 7, 10, 3), (10, 10, 7, 7), (30, 1, 3, 1), (10, 3, 10, 3), (49, 7, 42, 6),
+  )
+  def test_cohort_shrinks_in_proportion_and_has_no_pruned_client(
+      self, num_clients, per_round, rest, expected
+  ):
+    stage = self._train_stage(num_clients, per_round)
+    pruned = np.random.default_rng(0).permutation(num_clients) >= rest
+    seen = set()
+    for round_num in range(1, 200):
+      cohort = stage.select(round_num, {'pruned': pruned})
+      self.assertLen(set(cohort.tolist()), expected)
+      self.assertTrue((np.diff(cohort) > 0).all())
+      self.assertFalse(pruned[cohort].any())
+      seen.update(cohort.tolist())
+    if rest <= 20:
+      self.assertEqual(seen, set(np.flatnonzero(~pruned).tolist()))
+
+  def test_who_is_not_there_is_not_drawn(self):
+    there = availability.always(6)
+    there.joins[1], there.leaves[2] = 5, 3
+    stage = self._train_stage(6, 6, availability=there)
+    pruned = np.array([True, False, False, False, True, True])
+    for round_num, expected in ((1, [2, 3]), (3, [3]), (5, [1, 3])):
+      self.assertEqual(stage.select(round_num, {'pruned': pruned}).tolist(), expected)
+    with self.assertRaisesRegex(types.UsageError, 'no client can take part in round 4'):
+      stage.select(4, {'pruned': np.arange(6) != 1})
+
+
+class UplinkTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('validation', ''), ('agreement', ''), ('lid', ',lid=float32')
+  )
+  def test_models_of_single_clients_are_declared(self, judge, reported):
+    schedule = _schedule(judge=judge)
+    judged, process = (stage.round_process for stage in schedule.stages)
+    for built in (judged, process):
+      disclosure.check(built.process.next, built.fields)
+      self.assertContainsSubset(built.fields, schedule.fields)
+    [row] = [f for f in schedule.fields if f.disclosure is uplink.Disclosure.PER_CLIENT]
+    self.assertEqual(
+        row.type_spec, f'<client=int32,update=float32[4],weight=float32{reported}>'
+    )
+    self.assertIn('lid: mean local' if reported else 'the server', row.reason)
+    self.assertIn(row, judged.fields)
+    self.assertNotIn(row, process.fields)
+    self.assertLen(set(schedule.fields), len(schedule.fields))
+
+  def test_five_of_ten_in_a_third_of_the_rounds_save_a_sixth(self):
+    sizes = [9] * 100
+    task = _task(
+        sizes, rounds=120, clients_per_round=10,
+        model=keras_model.from_keras(architectures.mlp((8, 8, 1), 10, pixel_scale=1 / 16)),
+    )
+    schedule = clipfl.METHOD.build(task, clipfl.ClipFLParams(judge='lid', lid_neighbours=2))
+    pruned = candidacy.prune(np.random.default_rng(0).integers(0, 9, 100) * 1.0, 0.5, 0)
+    up = down = done = 0
+    for stage, records in zip(
+        schedule.stages, ({'pruned': np.zeros(100, bool)}, {'pruned': pruned}), strict=True
+    ):
+      for _ in range(stage.rounds):
+        done += 1
+        cohort = stage.select(done, records)
+        up += len(cohort) * stage.round_process.uplink_bytes
+        down += len(cohort) * stage.round_process.broadcast_bytes
+    self.assertEqual(done, 120)
+    alone = plain.METHODS['fedavg']
+    [stage] = alone.build(task, alone.params()).stages
+    built = stage.round_process
+    # A client's id and its LID are nothing beside a model.
+    self.assertAlmostEqual(1 - up / (120 * 10 * built.uplink_bytes), 1 / 6, delta=0.001)
+    self.assertAlmostEqual(1 - down / (120 * 10 * built.broadcast_bytes), 1 / 6, places=9)
+
+  def test_ledger_counts_the_rounds_in_which_models_are_compared(self):
+    for done, seen in ((1, 1), (4, 4), (6, 4)):
+      releases = _schedule().releases(done, {})
+      self.assertEqual({r.name: r.times for r in releases}['local model'], seen)
+      self.assertEqual(ledger.total_epsilon(releases, ledger.Unit.LABEL), np.inf)
+
+
+class ResumeTest(federated_test_case.FederatedTestCase):
+
+  def _run(self, schedule, folder, copies=None):
+    """Runs in `folder`; puts a copy of it as it is after each round into `copies`."""
+    run_dir, federation = run_directory.RunDirectory(folder), _federation()
+
+    def on_round(result):
+      if copies is not None:
+        shutil.copytree(folder, os.path.join(copies, str(result.round_num)))
+
+    state = asyncio.run(
+        training.run_schedule(
+            schedule=schedule,
+            federation=federation,
+            datasets=client_data.federation_datasets(federation),
+            evaluations={},
+            state_manager=managers.build_state_manager(run_dir),
+            metrics_managers=managers.build_metrics_managers(run_dir),
+            timing_manager=managers.build_timing_manager(run_dir),
+            on_round=on_round,
+            eval_every=1,
+            checkpoint_every=1,
+        )
+    )
+    with open(run_dir.file('metrics.csv'), encoding='utf-8') as file:
+      return state, file.read()
+
+  @parameterized.parameters((None, 'validation'), (None, 'lid'), ('scaffold', 'validation'),
+                            ('feddyn', 'lid'), ('fedadam', 'agreement'))
+  def test_from_every_round_to_the_same_numbers(self, base, judge):
+    schedule = _schedule(base, judge=judge)
+    copies = self.create_tempdir().full_path
+    whole, metrics = self._run(schedule, self.create_tempdir().full_path, copies)
+    self.assertEqual(whole.round_num, 6)
+    self.assertEqual(whole.records['pruned'].sum(), 4)
+    for stopped_after in range(1, 6):
+      with self.subTest(stopped_after):
+        state, resumed = self._run(schedule, os.path.join(copies, str(stopped_after)))
+        self.assertEqual(resumed, metrics)
+        for part in ('server', 'participations', 'records', 'local', 'local_optimizer'):
+          for a, b in zip(
+              tf.nest.flatten(getattr(state, part)), tf.nest.flatten(getattr(whole, part)),
+              strict=True,
+          ):
+            np.testing.assert_array_equal(a, b, part)
+
+
+class DigitsTest(federated_test_case.FederatedTestCase):
+  """Whole runs on scikit-learn's digits: 12 clients of 80 images, of 5 all labels are random."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.dataset = sources.load(sources.DataSpec('digits'))
+    cls.model = keras_model.from_keras(architectures.mlp((8, 8, 1), 10, pixel_scale=1 / 16))
+
+  def _run(self, judge, seed, validation=True, **changes):
+    draw = np.random.default_rng(seed)
+    order = draw.permutation(len(self.dataset.train_y))
+    noisy = np.isin(np.arange(12), draw.permutation(12)[:5])
+    clients = []
+    for i, ids in enumerate(np.split(order[: 12 * 80], 12)):
+      y = self.dataset.train_y[ids]
+      if noisy[i]:
+        y = draw.integers(0, 10, len(y)).astype(y.dtype)
+      clients.append(types.ClientExamples(self.dataset.train_x[ids], y, ids))
+    federation = types.Federation(tuple(clients), 10, seed)
+    rest = order[12 * 80 :]
+    held = types.Examples(self.dataset.train_x[rest], self.dataset.train_y[rest])
+    task = _task(
+        federation.sizes, model=self.model, clients_per_round=6, seed=seed,
+        stages={'identify': 16, 'train': 2}, training=types.LocalTraining(5, 10, 0.05),
+        validation=held if validation else None,
+    )
+    params = clipfl.ClipFLParams(
+        keep=3, prune=5 / 12, judge=judge, score='rate', lid_neighbours=10, **changes
+    )
+    state = _states(clipfl.METHOD.build(task, params), federation)[-1]
+    return state, noisy, held
+
+  @parameterized.parameters(
+      ('validation', 0), ('validation', 1), ('agreement', 0), ('agreement', 1), ('lid', 0),
+      ('lid', 1),
+  )
+  def test_noisy_clients_are_pruned(self, judge, seed):
+    state, noisy, held = self._run(judge, seed)
+    np.testing.assert_array_equal(state.records['pruned'], noisy)
+    evaluate = evaluation.build_evaluator(evaluation.build_evaluation(self.model), held)
+    self.assertGreater(evaluate(state.server.global_model_weights)['accuracy'], 0.85)
+
+  def test_without_any_images_of_its_own(self):
+    state, noisy, _ = self._run('agreement', 0, validation=False)
+    np.testing.assert_array_equal(state.records['pruned'], noisy)
+
+
+if __name__ == '__main__':
+  absltest.main()

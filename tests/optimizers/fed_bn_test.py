@@ -1,0 +1,176 @@
+"""Tests of FedBN."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests import federated_test_case
+from tests import toy
+from tests.optimizers import rounds
+from tff_noise import types
+from tff_noise.federated import optimizer
+from tff_noise.models import architectures
+from tff_noise.models import keras_model
+from tff_noise.optimizers import fed_bn
+
+_TRAINING = rounds.full_batch(3)
+
+
+def _nested_model():
+  """A custom layer, a model in the model, and all three kinds of normalisation."""
+  inner_in = tf.keras.Input((4,))
+  inner = tf.keras.Model(inner_in, tf.keras.layers.BatchNormalization()(inner_in))
+  x = tf.keras.Input((2,))
+  y = tf.keras.layers.Dense(4)(x)
+  y = tf.keras.layers.LayerNormalization()(inner(y))
+  y = tf.keras.layers.GroupNormalization(groups=2)(tf.keras.layers.Dense(4)(y))
+  return keras_model.from_keras(tf.keras.Model(x, [tf.keras.layers.Dense(2)(y), y]))
+
+
+class FedBNTest(federated_test_case.FederatedTestCase):
+
+  def _federation(self, norm='batch', **options):
+    return rounds.Federation(
+        'fedbn', rounds.DISAGREEING, _TRAINING, toy.linear_model(norm), **options
+    )
+
+  @parameterized.parameters('batch', 'group')
+  def test_nothing_of_a_normalisation_layer_is_sent(self, norm):
+    # Of gamma [2], beta [2], W [2, 2] and perhaps two moving statistics [2], only W.
+    (update,) = (f for f in self._federation(norm).built.fields if f.name == 'update')
+    self.assertEqual(update.type_spec, '<trainable=<float32[2,2]>,non_trainable=<>>')
+    self.assertEqual(update.num_bytes, 16)
+
+  @parameterized.parameters('batch', 'group')
+  def test_the_server_averages_the_rest_and_leaves_normalisation_alone(self, norm):
+    federation = self._federation(norm)
+    before = federation.weights
+    federation.round()
+    # In the first round all train as in FedAvg.
+    plain = rounds.Federation('fedavg', rounds.DISAGREEING, _TRAINING, toy.linear_model(norm))
+    plain.round()
+    *norms, w = federation.weights.trainable
+    np.testing.assert_allclose(w, plain.weights.trainable[-1], atol=1e-6)
+    for found, first in zip(norms, before.trainable, strict=False):
+      np.testing.assert_array_equal(found, first)
+    for found, first in zip(
+        federation.weights.non_trainable, before.non_trainable, strict=True
+    ):
+      np.testing.assert_array_equal(found, first)
+
+  @parameterized.parameters('batch', 'group')
+  def test_a_client_goes_on_from_its_own_normalisation(self, norm):
+    federation = self._federation(norm)
+    federation.round()
+    self.assertTrue(all(kept['seen'] for kept in federation.kept))
+    own = federation.kept[1]
+    # The same round of FedAvg from the model that the client should start from.
+    alone = rounds.Federation('fedavg', rounds.DISAGREEING, _TRAINING, toy.linear_model(norm))
+    alone.state = alone.process.set_model_weights(
+        alone.state, fed_bn.with_norms(fed_bn.norm_places(federation.model), federation.weights, own)
+    )
+    alone.round(1)
+    federation.round(1)
+    found = fed_bn.with_norms(fed_bn.norm_places(federation.model), federation.weights, federation.kept[1])
+    for expected, value in zip(
+        tf.nest.flatten(alone.weights), tf.nest.flatten(found), strict=True
+    ):
+      np.testing.assert_allclose(value, expected, atol=1e-6)
+    # And these have moved from round to round.
+    self.assertGreater(
+        max(
+            np.abs(np.subtract(a, b)).max()
+            for a, b in zip(own['trainable'], federation.kept[1]['trainable'], strict=True)
+        ),
+        1e-4,
+    )
+
+  def test_clients_keep_different_normalisation(self):
+    federation = self._federation()
+    federation.round()
+    mean_0, mean_1 = (np.asarray(kept['non_trainable'][0]) for kept in federation.kept)
+    # Moving means after three batches of all examples: (1 - 0.9^3) times the examples' mean.
+    np.testing.assert_allclose(mean_0, (1 - 0.9**3) * np.array([4 / 6, 2 / 6]), atol=1e-5)
+    np.testing.assert_allclose(mean_1, (1 - 0.9**3) * np.array([12 / 9, 6 / 9]), atol=1e-5)
+
+  def test_client_without_a_step_stays_one_that_never_took_part(self):
+    federation = rounds.Federation(
+        'fedbn', (rounds.DISAGREEING[0], ([], [])), _TRAINING, toy.linear_model('batch')
+    )
+    federation.round()
+    self.assertEqual([bool(kept['seen']) for kept in federation.kept], [True, False])
+
+  def test_model_without_normalisation_is_refused(self):
+    model = toy.linear_model()
+    setting = optimizer.Setting(model, types.LocalTraining(), np.array([1]))
+    with self.assertRaisesRegex(types.UsageError, 'this model has none.*--norm=batch'):
+      fed_bn.SPEC.build(setting, fed_bn.FedBNParams())
+
+
+class EvaluationTest(absltest.TestCase):
+
+  def _weights(self, model, value):
+    zeros = keras_model.read(keras_model.build_zeros(model))
+    return tf.nest.map_structure(lambda v: np.full(v.shape, value, np.float32), zeros)
+
+  def _state(self, value, seen=True):
+    return {
+        'seen': np.bool_(seen),
+        'trainable': [np.full(2, value, np.float32)] * 2,
+        'non_trainable': [np.full(2, 10 * value, np.float32)] * 2,
+    }
+
+  def test_a_clients_model_has_its_own_norms_and_the_servers_rest(self):
+    model = toy.linear_model('batch')
+    weights = self._weights(model, 7.0)
+    found = fed_bn.with_norms(fed_bn.norm_places(model), weights, self._state(3.0))
+    self.assertEqual([np.unique(v).tolist() for v in found.trainable], [[3], [3], [7]])
+    self.assertEqual([np.unique(v).tolist() for v in found.non_trainable], [[30], [30]])
+    self.assertEqual(np.unique(weights.trainable[0]).tolist(), [7])  # Not changed in place.
+
+  def test_unseen_clients_have_the_servers(self):
+    model = toy.linear_model('batch')
+    found = fed_bn.with_norms(fed_bn.norm_places(model), self._weights(model, 7.0), self._state(3.0, seen=False))
+    self.assertEqual([np.unique(v).tolist() for v in found.trainable], [[7], [7], [7]])
+
+  def test_the_mean_is_over_clients_that_were_seen(self):
+    model = toy.linear_model('batch')
+    states = [self._state(1.0), self._state(100.0, seen=False), self._state(4.0)]
+    found = fed_bn.with_mean_norms(fed_bn.norm_places(model), self._weights(model, 7.0), states)
+    self.assertEqual([np.unique(v).tolist() for v in found.trainable], [[2.5], [2.5], [7]])
+    self.assertEqual([np.unique(v).tolist() for v in found.non_trainable], [[25], [25]])
+    self.assertEqual(found.trainable[0].dtype, np.float32)
+    for nobody in ([], states[1:2]):
+      found = fed_bn.with_mean_norms(fed_bn.norm_places(model), self._weights(model, 7.0), nobody)
+      self.assertEqual([np.unique(v).tolist() for v in found.trainable], [[7], [7], [7]])
+
+
+class NormPlacesTest(absltest.TestCase):
+
+  def _sizes(self, model):
+    network = keras_model.build_zeros(model)
+    places = fed_bn.norm_places(model)
+    return (
+        [network.trainable_variables[i].name.split('/')[-1] for i in places.trainable],
+        [network.non_trainable_variables[i].name.split('/')[-1] for i in places.non_trainable],
+        len(network.trainable_variables),
+    )
+
+  def test_all_kinds_at_all_depths_are_found(self):
+    trainable, non_trainable, count = self._sizes(_nested_model())
+    self.assertEqual(trainable, ['gamma:0', 'beta:0'] * 3)
+    self.assertEqual(non_trainable, ['moving_mean:0', 'moving_variance:0'])
+    self.assertEqual(count, 6 + 6)  # And three dense layers.
+
+  def test_of_an_architecture_exactly_the_scales_and_shifts(self):
+    for norm in ('batch', 'group'):
+      model = keras_model.from_keras(architectures.MODELS['resnet18']((32, 32, 3), 10, norm=norm))
+      trainable, non_trainable, _ = self._sizes(model)
+      self.assertEqual(set(trainable), {'gamma:0', 'beta:0'})
+      self.assertLen(trainable, 40)
+      self.assertLen(non_trainable, 40 if norm == 'batch' else 0)
+
+
+if __name__ == '__main__':
+  absltest.main()

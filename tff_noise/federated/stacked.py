@@ -1,0 +1,250 @@
+"""Aggregation by a server that sees single contributions: stacked, one row for each client.
+
+What a coordinate-wise median or a ranking of clients' models needs, and no secure sum can give: of
+a sum nobody can tell the middle, nor which client's model was bad. Rows carry their client's id and
+are sorted by it, so nothing depends on the order in which a runtime brings results. For k clients a
+round the server holds k times the size of a contribution, twice while rows are joined.
+"""
+
+import collections
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_noise import rng
+from tff_noise.federated import optimizer as optimizer_lib
+from tff_noise.federated import per_client
+from tff_noise.federated import uplink
+
+_UPDATE, _WEIGHT = 'update', 'weight'
+# What is reported of the judgement, beside the clients' own reports.
+SCORE, KEPT = 'score', 'kept'
+
+
+class JudgeInputs(NamedTuple):
+  """What a judge may look at; clients in ascending order of their ids.
+
+  Attributes:
+    model: From i to the weights of the i-th client's model, `tff.learning.models.ModelWeights`.
+    num_clients: int32, k.
+    reports: `[k]` by name, what the clients reported, see `client_work.ClientWork.reports`.
+    held: What the server holds, or `()`.
+  """
+
+  model: Callable[[tf.Tensor], tff.learning.models.ModelWeights]
+  num_clients: tf.Tensor
+  reports: Mapping[str, tf.Tensor]
+  held: Any
+
+
+class Judge(NamedTuple):
+  """Tells the server whose contributions of a round to use: the best few.
+
+  Attributes:
+    build_score: Run once in the server's computation, where it may build Keras models; returns a
+      function from `JudgeInputs` to float32 `[k]`, higher for better.
+    keep: m, how many of the best are used; fewer if fewer are finite. Ties are broken at random,
+      anew in each round.
+    reason: Why the server needs to see single models.
+    held_type: TFF type of what the server holds to judge by, such as clean examples; None for
+      nothing.
+  """
+
+  build_score: Callable[[], Callable[[JudgeInputs], tf.Tensor]]
+  keep: int
+  reason: str
+  held_type: tff.Type | None = None
+
+
+class Decision(NamedTuple):
+  """What comes of the contributions.
+
+  Attributes:
+    inputs: Of the server's step.
+    reports: `[k]` by name: `client`, what the clients reported, and, where somebody judged,
+      float32 `score` and bool `kept`.
+  """
+
+  inputs: optimizer_lib.ServerInputs
+  reports: Mapping[str, tf.Tensor]
+
+
+def row_type(
+    update_type: tff.Type,
+    sums: tuple[uplink.UplinkSum, ...],
+    reports: tuple[uplink.UplinkReport, ...],
+) -> tff.StructWithPythonType:
+  """Returns the TFF type of what one client sends, `<client, update, weight, sums, reports>`."""
+  return tff.to_type(
+      collections.OrderedDict([
+          (per_client.CLIENT, np.int32),
+          (_UPDATE, tff.TensorType(np.float32, (_size(update_type),))),
+          (_WEIGHT, np.float32),
+          *((s.name, s.dtype) for s in sums),
+          *((r.name, r.dtype) for r in reports),
+      ])
+  )
+
+
+def make_row(output: uplink.ClientOutput, sums: tuple[uplink.UplinkSum, ...]) -> Any:
+  """Returns one client's row, of `row_type`. `output.reports` has the client's id."""
+  flat = [tf.reshape(t, [-1]) for t in tf.nest.flatten(output.update)]
+  return collections.OrderedDict([
+      (per_client.CLIENT, output.reports[per_client.CLIENT]),
+      (_UPDATE, tf.concat(flat, axis=0)),
+      (_WEIGHT, output.weight),
+      *((s.name, output.sums[s.name]) for s in sums),
+      *((n, v) for n, v in output.reports.items() if n != per_client.CLIENT),
+  ])
+
+
+def decide(
+    rows: Mapping[str, tf.Tensor],
+    *,
+    weights: tff.learning.models.ModelWeights,
+    update_like: Any,
+    optimizer: optimizer_lib.FederatedOptimizer,
+    keep: Callable[..., tuple[tf.Tensor, tf.Tensor]] | None,
+) -> Decision:
+  """Combines the contributions of the clients that are used.
+
+  Args:
+    rows: As `per_client.collect` gives them.
+    weights: w_t.
+    update_like: A value of the type of an update, for its structure.
+    optimizer: Whose update this is, and how rows are combined.
+    keep: From `best_of`; None to use all.
+  """
+  rows = {name: tf.gather(v, tf.argsort(rows[per_client.CLIENT])) for name, v in rows.items()}
+  finite = rows[_WEIGHT] > 0
+  sums = {s.name: rows[s.name] for s in optimizer.client.sums}
+  given = {per_client.CLIENT, _UPDATE, _WEIGHT, *sums}
+  reports = {name: v for name, v in rows.items() if name not in given}
+
+  def inputs_of(update, used):
+    totals = {name: tf.reduce_sum(tf.where(used, v, tf.zeros_like(v))) for name, v in sums.items()}
+    totals['examples'] = tf.reduce_sum(tf.where(used, rows[_WEIGHT], 0.0))
+    return optimizer_lib.ServerInputs(weights, unflatten(update, update_like), totals)
+
+  def model(i):
+    alone = tf.equal(tf.range(tf.shape(finite)[0]), i)
+    return optimizer.client_model(inputs_of(rows[_UPDATE][i], alone))
+
+  used, found = finite, {}
+  if keep is not None:
+    score, used = keep(model, rows[per_client.CLIENT], finite, reports)
+    found = {SCORE: score, KEPT: used}
+  combine = optimizer.combine or weighted_mean
+  update = combine(rows[_UPDATE], tf.where(used, rows[_WEIGHT], 0.0))
+  shown = collections.OrderedDict(
+      [(per_client.CLIENT, rows[per_client.CLIENT]), *reports.items(), *found.items()]
+  )
+  return Decision(inputs_of(update, used), shown)
+
+
+def best_of(
+    judge: Judge,
+    score: Callable[[JudgeInputs], tf.Tensor],
+    held: Any,
+    round_num: tf.Tensor,
+    seed: int,
+) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+  """Returns what tells the clients' scores and which of them are used.
+
+  Args:
+    judge: Who judges.
+    score: From its `build_score`.
+    held: What it judges by.
+    round_num: For what is random.
+    seed: Likewise.
+  """
+
+  def keep(model, clients, finite, reports):
+    scores = score(JudgeInputs(model, tf.shape(clients)[0], reports, held))
+    # Not a number is no reason to be used, not even where places are left.
+    usable = finite & tf.math.is_finite(scores)
+    scores = tf.where(usable, scores, -np.inf)
+    return scores, usable & _best(scores, judge.keep, clients, round_num, seed)
+
+  return keep
+
+
+def _best(score, keep, clients, round_num, seed):
+  """bool `[k]`, which clients have the `keep` largest scores."""
+  base = tf.random.experimental.stateless_fold_in(rng.tf_seed(seed, 'ties of scores'), round_num)
+  ticket = tf.map_fn(
+      lambda client: tf.random.stateless_uniform(
+          (), tf.random.experimental.stateless_fold_in(base, client)
+      ),
+      clients,
+      fn_output_signature=tf.float32,
+  )
+  shuffled = tf.argsort(ticket)
+  order = tf.gather(
+      shuffled, tf.argsort(tf.gather(score, shuffled), direction='DESCENDING', stable=True)
+  )
+  return tf.argsort(order) < keep  # The inverse of a permutation: each client's rank.
+
+
+def weighted_mean(updates: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+  """Returns `sum_c n_c x_c / sum_c n_c`, float32 `[P]`; 0 where the weights sum to 0.
+
+  Args:
+    updates: float32 `[k, P]`.
+    weights: float32 `[k]`.
+  """
+  return tf.math.divide_no_nan(tf.linalg.matvec(updates, weights, transpose_a=True),
+                               tf.reduce_sum(weights))
+
+
+def median(updates: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+  """Returns the coordinate-wise median, float32 `[P]`, of the rows of positive weight; 0 of none.
+
+  Of an even number it is the mean of the middle two. The weights count no further (Yin et al.
+  2018).
+
+  Args:
+    updates: float32 `[k, P]`.
+    weights: float32 `[k]`.
+  """
+  rows = tf.boolean_mask(updates, weights > 0)
+  count = tf.shape(rows)[0]
+  if tf.equal(count, 0):
+    return tf.reduce_sum(rows, axis=0)
+  ordered = tf.sort(rows, axis=0)
+  return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+
+
+def unflatten(flat: tf.Tensor, like: Any) -> Any:
+  """Returns float32 `[P]` in the structure and shapes of `like`."""
+  leaves = tf.nest.flatten(like)
+  parts = tf.split(flat, [int(np.prod(t.shape)) for t in leaves])
+  return tf.nest.pack_sequence_as(
+      like, [tf.reshape(p, t.shape) for p, t in zip(parts, leaves, strict=True)]
+  )
+
+
+def _size(type_spec):
+  if isinstance(type_spec, tff.TensorType):
+    return int(np.prod(type_spec.shape))
+  return sum(_size(part) for part in type_spec)
+
+
+def fields(
+    update_type: tff.Type,
+    sums: tuple[uplink.UplinkSum, ...],
+    reports: tuple[uplink.UplinkReport, ...],
+    reason: str,
+) -> tuple[uplink.UplinkField, ...]:
+  """The uplink of `per_client.collect` of such rows."""
+  sent = row_type(update_type, sums, reports)
+  reasons = '; '.join([reason, *(f'{r.name}: {r.reason}' for r in (*sums, *reports))])
+  return (
+      uplink.UplinkField(
+          'model updates of single clients', str(sent), per_client.INTRINSIC,
+          uplink.Disclosure.PER_CLIENT, None, None, reasons, uplink.num_bytes(sent),
+      ),
+  )

@@ -1,0 +1,93 @@
+"""FedNova: updates are normalised by the number of local steps (Wang et al. 2020).
+
+Clients with more data take more steps, so in FedAvg's mean they count twice: by their weight and by
+the length of their update. FedNova averages directions, and then goes as far as the mean client:
+
+  `d_k = (w_t - w_k) / a_k`
+  `w_{t+1} = w_t - tau_eff sum_k p_k d_k`, `tau_eff = sum_k p_k a_k`, `p_k = n_k / n_S`,
+
+with a_k of SGD with local momentum, see `momentum`. With equal a_k this is FedAvg. (Their d_k also
+has the step size in the denominator, which the server's step puts back.)
+
+The paper has no moving statistics; they are averaged as FedAvg does, not normalised: they are no
+gradients, and their change does not grow with the number of steps. (Public code normalises them.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from tff_noise.optimizers import momentum
+from tff_noise.optimizers import spec
+
+if TYPE_CHECKING:
+  from tff_noise.federated import optimizer
+
+_NORMALIZER = 'normalizer'
+
+
+@dataclasses.dataclass(frozen=True)
+class FedNovaParams:
+  """FedNova has no parameters: the momentum is that of local training."""
+
+
+def _largest_normalizer(setting: optimizer.Setting) -> float:
+  """Returns `max_k n_k a_k`, a public number: both factors grow with n_k."""
+  training = setting.training
+  largest = max(1, int(setting.client_sizes.max()))
+  steps = training.epochs * -(-largest // training.batch_size)
+  return largest * momentum.accumulated(float(steps), training.momentum)
+
+
+def _build(setting: optimizer.Setting, params: FedNovaParams) -> optimizer.FederatedOptimizer:
+  import numpy as np
+  import tensorflow as tf
+  import tensorflow_federated as tff
+
+  from tff_noise.federated import optimizer
+  from tff_noise.federated import uplink
+
+  del params  # There are none.
+  model_weights = tff.learning.models.ModelWeights
+
+  def send(result):
+    a = momentum.accumulated_tensor(result.steps, setting.training.momentum)  # a_k
+    # Without a step a_k is 0, and so is the update.
+    direction = [tf.math.divide_no_nan(u, a) for u in result.update.trainable]  # d_k
+    return optimizer.Sent(
+        model_weights(direction, result.update.non_trainable),
+        result.state,
+        {_NORMALIZER: result.num_examples * a},
+    )
+
+  def step(state, inputs):
+    tau_eff = tf.math.divide_no_nan(inputs.sums[_NORMALIZER], inputs.sums['examples'])
+    trainable = [
+        w - tau_eff * d
+        for w, d in zip(inputs.weights.trainable, inputs.update.trainable, strict=True)
+    ]
+    return state, model_weights(trainable, optimizer.averaged_statistics(inputs))
+
+  normalizer = uplink.UplinkSum(
+      _NORMALIZER,
+      np.float32,
+      0.0,
+      _largest_normalizer(setting),
+      'number of local steps times examples, of which the mean client\'s steps are computed',
+  )
+  return optimizer.FederatedOptimizer(
+      optimizer.ServerRule(lambda: (), step),
+      optimizer.ClientRule(send=send, sums=(normalizer,)),
+      # Of one client alone tau_eff is a_k: the step undoes the normalisation.
+      client_model=lambda inputs: step((), inputs)[1],
+  )
+
+
+SPEC = spec.OptimizerSpec(
+    name='fednova',
+    title='mean of updates that are normalised by the number of local steps',
+    paper='Wang et al., NeurIPS 2020',
+    params=FedNovaParams,
+    build=_build,
+)

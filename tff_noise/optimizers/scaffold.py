@@ -1,0 +1,121 @@
+"""SCAFFOLD: control variates against client drift (Karimireddy et al. 2020, algorithm 1).
+
+Client k keeps c_k, the server c, estimates of the gradients of the client's and of the mean loss.
+Local steps use `g - c_k + c` in place of the gradient. After K steps of size eta, option II:
+
+  `c_k+ = c_k - c + (w_t - w_k) / (K eta)`                                   (equation 4)
+  `c <- c + sum_{k in S} (n_k / n) (c_k+ - c_k)`
+  `w_{t+1} = w_t + eta_g sum_{k in S} (n_k / n_S) (w_k - w_t)`               (equation 5)
+
+with n the examples of all clients, in the round or not: `c = sum_k (n_k / n) c_k` always. The paper
+counts clients, this counts examples, as FedAvg does; with clients of equal size it is the paper's.
+
+With local momentum, which the paper does not have, K is replaced by a(K), the sum of momentum's
+coefficients, see `momentum`: then `(w_t - w_k) / (a eta)` is a mean of corrected gradients again,
+and c_k+ a mean of the client's own. Divided by K alone it would be up to `1 / (1 - rho)` times too
+large. Weight decay is added after the correction and thus is part of what c_k estimates: this is
+SCAFFOLD on the losses with decay.
+
+A client sends `eta (c_k+ - c_k)` beside its update: times eta it is of the size of one step, so a
+bound that fits updates in a secure sum fits it too. Where that clips, c is no longer the mean of
+the c_k. Moving statistics have no variate and are averaged.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import TYPE_CHECKING
+
+from tff_noise import params as params_lib
+from tff_noise.optimizers import momentum
+from tff_noise.optimizers import spec
+
+if TYPE_CHECKING:
+  from tff_noise.federated import optimizer
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaffoldParams:
+  """SCAFFOLD's own parameters.
+
+  Attributes:
+    server_learning_rate: eta_g, positive.
+  """
+
+  server_learning_rate: float = 1.0
+
+  def __post_init__(self):
+    params_lib.require_positive(self, 'server_learning_rate')
+
+
+def _build(setting: optimizer.Setting, params: ScaffoldParams) -> optimizer.FederatedOptimizer:
+  import numpy as np
+  import tensorflow as tf
+
+  from tff_noise.federated import optimizer
+
+  eta = setting.training.learning_rate
+  trainable_types = list(setting.model.weights_type.trainable)
+  average = optimizer.fed_avg(setting.model.weights_type, params.server_learning_rate).server
+
+  def correct(inputs):
+    return [
+        g - c_k + c
+        for g, c_k, c in zip(inputs.gradients, inputs.state, inputs.received, strict=True)
+    ]
+
+  def send(result):
+    a = momentum.accumulated_tensor(result.steps, setting.training.momentum)  # a(K)
+    # c_k+ - c_k times eta; a client that took no step has learnt nothing about its gradient.
+    change = [
+        tf.where(result.steps > 0, tf.math.divide_no_nan(u, a) - eta * c, tf.zeros_like(c))
+        for u, c in zip(result.update.trainable, result.received, strict=True)
+    ]
+    variate = [c_k + d / eta for c_k, d in zip(result.state, change, strict=True)]  # c_k+
+    return optimizer.Sent(
+        collections.OrderedDict(model=result.update, variate=change), variate
+    )
+
+  def initialize():
+    return collections.OrderedDict(
+        average=average.initialize(),
+        variate=[tf.zeros(t.shape, t.dtype) for t in trainable_types],
+        population=tf.constant(float(setting.client_sizes.sum())),  # n
+    )
+
+  def step(state, inputs):
+    share = inputs.sums['examples'] / state['population']  # n_S / n
+    variate = [
+        c + share * d / eta
+        for c, d in zip(state['variate'], inputs.update['variate'], strict=True)
+    ]
+    averaging, weights = average.next(
+        state['average'], inputs._replace(update=inputs.update['model'])
+    )
+    return collections.OrderedDict(state, average=averaging, variate=variate), weights
+
+  return optimizer.FederatedOptimizer(
+      optimizer.ServerRule(initialize, step, broadcast=lambda state: state['variate']),
+      optimizer.ClientRule(
+          initial_state=[np.zeros(t.shape, t.dtype) for t in trainable_types],
+          gradients=correct,
+          send=send,
+      ),
+      client_model=lambda inputs: tf.nest.map_structure(
+          tf.subtract, inputs.weights, inputs.update['model']
+      ),
+      # c is the mean of the c_k of those that go on.
+      restrict=lambda state, variates, sizes: collections.OrderedDict(
+          state, variate=optimizer.mean_state(variates, sizes), population=np.float32(sizes.sum())
+      ),
+  )
+
+
+SPEC = spec.OptimizerSpec(
+    name='scaffold',
+    title='control variates against client drift; clients keep a gradient',
+    paper='Karimireddy et al., ICML 2020',
+    params=ScaffoldParams,
+    build=_build,
+)

@@ -1,0 +1,83 @@
+"""Parameters of methods and optimizers: frozen dataclasses, read from texts NAME=VALUE."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tff_noise import types
+
+
+def parse(owner: str, kind: type, assignments: Sequence[str], flag: str = '--param') -> Any:
+  """Returns a `kind` from texts `NAME=VALUE`.
+
+  Args:
+    owner: Whose parameters they are, for messages.
+    kind: A frozen dataclass; every field has a default, whose type is the field's.
+    assignments: The texts.
+    flag: What they were given by, for messages.
+
+  Raises:
+    types.UsageError: For an unknown name, a name given twice, or a value its field cannot take.
+  """
+  fields = {f.name: f for f in dataclasses.fields(kind)}
+  values = {}
+  for assignment in assignments:
+    name, separator, text = assignment.partition('=')
+    if not separator:
+      raise types.UsageError(f'{flag} must be NAME=VALUE, got {assignment!r}')
+    if name not in fields:
+      known = ', '.join(fields) or 'none'
+      raise types.UsageError(f'{flag}: {owner} has no {name!r}; it has: {known}')
+    if name in values:
+      raise types.UsageError(f'{flag}: {name} is given twice')
+    values[name] = _parse_value(flag, name, text, type(fields[name].default))
+  try:
+    return kind(**values)
+  except ValueError as error:
+    raise types.UsageError(f'{flag}: {error}') from error
+
+
+def _parse_value(flag: str, name: str, text: str, kind: type) -> Any:
+  if kind is bool:
+    if text.lower() not in ('true', 'false'):
+      raise types.UsageError(f'{flag}: {name} must be true or false, got {text!r}')
+    return text.lower() == 'true'
+  try:
+    value = kind(text)
+  except ValueError:
+    noun = {int: 'an integer', float: 'a number'}[kind]
+    raise types.UsageError(f'{flag}: {name} must be {noun}, got {text!r}') from None
+  if kind is float and not math.isfinite(value):
+    raise types.UsageError(f'{flag}: {name} must be finite, got {text!r}')
+  return value
+
+
+# `not (value > 0)` and not `value <= 0`: NaN is refused too.
+
+
+def require_positive(params: Any, *names: str) -> None:
+  """Raises `ValueError` unless each named parameter is above 0."""
+  for name in names:
+    if not getattr(params, name) > 0:
+      raise ValueError(f'{name} must be positive, got {getattr(params, name)}')
+
+
+def require_not_negative(params: Any, *names: str) -> None:
+  """Raises `ValueError` unless each named parameter is at least 0."""
+  for name in names:
+    if not getattr(params, name) >= 0:
+      raise ValueError(f'{name} must not be negative, got {getattr(params, name)}')
+
+
+def require_share(params: Any, *names: str) -> None:
+  """Raises `ValueError` unless each named parameter is at least 0 and below 1."""
+  for name in names:
+    if not 0 <= getattr(params, name) < 1:
+      raise ValueError(f'{name} must be at least 0 and below 1, got {getattr(params, name)}')
+
+
+def require_one_of(params: Any, name: str, allowed: Sequence[str]) -> None:
+  """Raises `ValueError` unless the named parameter is one of `allowed`."""
+  if getattr(params, name) not in allowed:
+    raise ValueError(f'{name} must be one of {", ".join(allowed)}, got {getattr(params, name)!r}')
