@@ -100,12 +100,19 @@ def _stage_lengths(task):
 
 
 def _judge(task: method.Task, params: ClipFLParams) -> stacked.Judge:
+  from tff_noise.data import client_data
   from tff_noise.federated import judges
 
   if params.judge == 'validation':
     return judges.validation(task.model, params.keep)
   if params.judge == 'agreement':
-    return judges.agreement(task.model, params.keep)
+    judge = judges.agreement(task.model, params.keep)
+    if task.validation is not None:
+      return judge
+    # Generated images are pixels, also where clients hold image files.
+    return judge._replace(
+        held_type=client_data.client_data_type(np.uint8, task.model.input_shape)
+    )
   return judges.reported('lid', params.keep)
 
 
