@@ -174,6 +174,7 @@ class TaskTest(parameterized.TestCase):
 
   def test_stages_that_leave_nothing(self):
     self._refused('--stages leaves no round', stages={'identify': 0, 'train': 0})
+    self._refused('nobody knows whom to prune', stages={'identify': 0})
 
   @parameterized.parameters(
       (120, {}, [80, 40]), (6, {}, [4, 2]), (1, {}, [1, 0]), (2, {}, [1, 1]), (10, {}, [7, 3]),
@@ -182,7 +183,7 @@ class TaskTest(parameterized.TestCase):
   )
   def test_lengths_of_stages(self, num_rounds, stages, expected):
     task = _task(model=toy.linear_model(), rounds=num_rounds, stages=stages)
-    schedule = clipfl.METHOD.build(task, _params(judge='lid'))
+    schedule = clipfl.METHOD.build(task, _params(judge='lid', prune=0.0))
     self.assertEqual([s.rounds for s in schedule.stages], expected)
     self.assertEqual([s.name for s in schedule.stages], ['identify', 'train'])
 
@@ -361,8 +362,9 @@ class RunTest(federated_test_case.FederatedTestCase):
   def test_without_a_phase_of_its_own_nobody_is_a_candidate(self, base):
     model = toy.linear_model()
     task = _task(model=model, stages={'identify': 0}, optimizer=base and _base(base, model))
-    final = _states(clipfl.METHOD.build(task, _params()), _federation())[-1]
+    final = _states(clipfl.METHOD.build(task, _params(prune=0.0)), _federation())[-1]
     self.assertEqual(final.records['candidacies'].sum(), 0)
+    self.assertFalse(final.records['pruned'].any())
     self.assertTrue(np.isfinite(_weights(final)[0]).all())
 
 

@@ -69,5 +69,135 @@ class UniformTest(parameterized.TestCase):
     np.testing.assert_array_equal(chosen, np.sort(drawn))
 
 
+class ProportionalTest(parameterized.TestCase):
+
+  sizes = np.array([5, 1, 10, 2, 2, 20])
+
+  @parameterized.parameters((1, 1), (2, 1), (10, 10), (20, 5), (200, 199))
+  def test_distinct_ascending_and_in_range(self, num_clients, count):
+    sizes = np.arange(num_clients) % 7 + 1
+    for round_num in range(1, 51):
+      chosen = policies.proportional(7, round_num, np.arange(num_clients), sizes, count)
+      self.assertEqual((chosen.dtype, chosen.shape), (np.int64, (count,)))
+      self.assertTrue((np.diff(chosen) > 0).all(), chosen)
+      self.assertTrue(0 <= chosen[0] and chosen[-1] < num_clients, chosen)
+
+  def test_draws_candidates_only_and_all_of_them_where_there_are_too_few(self):
+    candidates = np.array([0, 3, 5])
+    seen = set()
+    for round_num in range(1, 61):
+      chosen = policies.proportional(0, round_num, candidates, self.sizes, 2)
+      self.assertLen(chosen, 2)
+      seen |= set(chosen.tolist())
+    self.assertEqual(seen, {0, 3, 5})
+    for count in (3, 4, 50):
+      found = policies.proportional(0, 1, candidates, self.sizes, count)
+      np.testing.assert_array_equal(found, candidates)
+
+  def test_function_of_seed_and_round(self):
+    def draw(seed, round_num):
+      return tuple(policies.proportional(seed, round_num, np.arange(50), np.full(50, 3), 10))
+
+    first = [draw(0, r) for r in range(1, 21)]
+    # In reverse order: nothing may be carried from one call to the next.
+    self.assertEqual(first, [draw(0, r) for r in range(20, 0, -1)][::-1])
+    # 1e10 subsets: 100 draws repeat one with probability 5e-7.
+    self.assertLen({draw(seed, r) for seed in range(10) for r in range(1, 11)}, 100)
+
+  def test_is_another_draw_than_the_uniform_one(self):
+    # With the same stream the candidates of a round would be tied to its uniform cohort.
+    same = [
+        np.array_equal(
+            policies.proportional(0, r, np.arange(50), np.full(50, 3), 10),
+            policies.uniform(0, r, np.arange(50), 10),
+        )
+        for r in range(1, 21)
+    ]
+    self.assertFalse(any(same))
+
+  def test_one_draw_is_proportional_to_examples(self):
+    candidates = np.array([0, 2, 3, 5])
+    rounds = 4000
+    counts = np.zeros(6)
+    for r in range(rounds):
+      counts[policies.proportional(0, r, candidates, self.sizes, 1)] += 1
+    self.assertEqual(counts[[1, 4]].tolist(), [0, 0])
+    share = np.array([5, 10, 2, 20]) / 37  # Of the candidates' examples, not of everybody's.
+    self.assertGreater(stats.chisquare(counts[candidates], rounds * share).pvalue, 1e-4)
+    # And not uniform by far: standard error of a share at most .0079.
+    self.assertGreater(counts[5] / rounds - counts[3] / rounds, 0.4)
+
+  def test_pairs_are_drawn_one_after_the_other_without_replacement(self):
+    # Sizes 1, 1, 2: {0, 1} has 1/4 * 1/3 * 2 = 1/6, the pairs with client 2 5/12 each.
+    rounds = 4000
+    pairs, counts = np.unique(
+        [policies.proportional(1, r, np.arange(3), np.array([1, 1, 2]), 2) for r in range(rounds)],
+        axis=0, return_counts=True,
+    )
+    self.assertEqual(pairs.tolist(), [[0, 1], [0, 2], [1, 2]])
+    expected = rounds * np.array([1 / 6, 5 / 12, 5 / 12])
+    self.assertGreater(stats.chisquare(counts, expected).pvalue, 1e-4)
+
+  def test_equal_sizes_are_a_uniform_draw(self):
+    subsets, counts = np.unique(
+        [policies.proportional(1, r, np.arange(5), np.full(5, 9), 2) for r in range(3000)],
+        axis=0, return_counts=True,
+    )
+    self.assertLen(subsets, 10)
+    self.assertGreater(stats.chisquare(counts).pvalue, 1e-4)
+
+
+class LargestTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (1, [7]), (2, [3, 7]), (3, [3, 7, 9]), (4, [1, 3, 7, 9]), (9, [1, 3, 7, 9])
+  )
+  def test_by_hand(self, count, expected):
+    losses = np.array([-1.0, 2.0, 5.0, 0.5])
+    for round_num in range(1, 6):
+      found = policies.largest(0, round_num, np.array([1, 3, 7, 9]), losses, count)
+      self.assertEqual(found.tolist(), expected)
+
+  def test_losses_belong_to_the_clients_beside_them(self):
+    clients, losses = np.array([9, 1, 7, 3]), np.array([0.5, 4.0, 5.0, 2.0])
+    self.assertEqual(policies.largest(0, 1, clients, losses, 2).tolist(), [1, 7])
+
+  def test_nan_counts_as_largest(self):
+    losses = np.array([1.0, np.nan, 1e30, np.nan])
+    found = policies.largest(0, 1, np.arange(4), losses, 2)
+    self.assertEqual(found.tolist(), [1, 3])
+    self.assertEqual(policies.largest(0, 1, np.arange(4), losses, 3).tolist(), [1, 2, 3])
+
+  def test_nan_and_infinity_are_ties(self):
+    losses = np.array([np.inf, np.nan, -np.inf, 3.0])
+    chosen = {policies.largest(0, r, np.arange(4), losses, 1).item() for r in range(1, 41)}
+    self.assertEqual(chosen, {0, 1})
+
+  def test_losses_are_not_changed(self):
+    losses = np.array([1.0, np.nan, 2.0])
+    policies.largest(0, 1, np.arange(3), losses, 2)
+    np.testing.assert_array_equal(losses, [1.0, np.nan, 2.0])
+
+  def test_ties_are_broken_by_seed_and_round(self):
+    def draw(seed, round_num):
+      return tuple(policies.largest(seed, round_num, np.arange(50), np.zeros(50), 10))
+
+    first = [draw(0, r) for r in range(1, 21)]
+    self.assertEqual(first, [draw(0, r) for r in range(20, 0, -1)][::-1])
+    self.assertLen({draw(seed, r) for seed in range(10) for r in range(1, 11)}, 100)
+
+  def test_every_tied_client_is_equally_likely(self):
+    # Client 2 is always in, client 5 never; two of the other four.
+    losses = np.array([1.0, 1.0, 2.0, 1.0, 1.0, 0.0])
+    subsets, counts = np.unique(
+        [policies.largest(0, r, np.arange(6), losses, 3) for r in range(3000)],
+        axis=0, return_counts=True,
+    )
+    self.assertLen(subsets, 6)
+    self.assertTrue((subsets == 2).any(axis=1).all())
+    self.assertFalse((subsets == 5).any())
+    self.assertGreater(stats.chisquare(counts).pvalue, 1e-4)
+
+
 if __name__ == '__main__':
   absltest.main()

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _JUDGES = ('validation', 'agreement', 'lid')
 # Of the paper's 80 and 40 rounds.
 _IDENTIFY_SHARE = 2 / 3
+# TFF refuses to carry more than 100 MiB in one argument; the rest is labels and packing.
+_MAX_HELD_BYTES = 99 * 2**20
 # Images that are drawn where the server holds none.
 _NUM_GENERATED = 500
 
@@ -91,11 +93,16 @@ def _check(task, params):
     )
 
 
-def _stage_lengths(task):
+def _stage_lengths(task, params):
   identify = task.stages.get('identify', round(_IDENTIFY_SHARE * task.rounds))
   train = task.stages.get('train', task.rounds - round(_IDENTIFY_SHARE * task.rounds))
   if identify + train == 0:
     raise types.UsageError('--stages leaves no round to run')
+  if not identify and params.prune:
+    raise types.UsageError(
+        'without a round of the stage identify nobody knows whom to prune: give it some by '
+        '--stages, or prune nobody by --param=prune=0'
+    )
   return identify, train
 
 
@@ -131,6 +138,12 @@ def _held(task: method.Task, params: ClipFLParams) -> Any:
   if params.judge == 'lid':
     return None
   if task.validation is not None:
+    if task.validation.x.nbytes > _MAX_HELD_BYTES:
+      raise types.UsageError(
+          f'the server\'s {len(task.validation.y)} clean images have '
+          f'{task.validation.x.nbytes / 2**20:.0f} MiB, and TFF carries at most 100 MiB: use a '
+          'smaller --validation_fraction, or images as files (--dataset=image_folder)'
+      )
     return client_data.client_dataset(task.validation.x, task.validation.y, 0)
   x = generated_images(task.model.input_shape, task.seed)
   return client_data.client_dataset(x, np.zeros(len(x), np.int32), 0)
@@ -147,7 +160,7 @@ def generated_images(shape: tuple[int, ...], seed: int) -> np.ndarray:
 
   draw = rng.generator(seed, 'generated images')
   smooth = ndimage.gaussian_filter(
-      draw.standard_normal((_NUM_GENERATED, *shape)), (0, shape[0] / 8, shape[1] / 8, 0)
+      draw.standard_normal((_NUM_GENERATED, *shape), np.float32), (0, shape[0] / 8, shape[1] / 8, 0)
   )
   low, high = (f(smooth, axis=(1, 2, 3), keepdims=True) for f in (np.min, np.max))
   return np.round(255 * (smooth - low) / (high - low)).astype(np.uint8)
@@ -173,7 +186,7 @@ def _go_on(task, process, progress, pruned):
 
 def _build(task: method.Task, params: ClipFLParams) -> method.Schedule:
   _check(task, params)
-  identify, train = _stage_lengths(task)
+  identify, train = _stage_lengths(task, params)
   num_clients = len(task.client_sizes)
   judged = task.build_process(_work(task, params), judge=_judge(task, params))
   process = task.build_process(plain.cross_entropy_work(task.training))

@@ -38,7 +38,8 @@ def largest(seed: int, round_num: int, clients: np.ndarray, losses: np.ndarray, 
     count: How many.
   """
   ticket = rng.generator(seed, 'ties of losses', round_num).permutation(len(clients))
-  order = np.lexsort((ticket, -np.nan_to_num(losses, nan=np.inf)))
+  # Not nan_to_num: it makes infinity, as of clients never heard of, a finite number.
+  order = np.lexsort((ticket, -np.where(np.isnan(losses), np.inf, losses)))
   return np.sort(clients[order[:count]])
 
 
