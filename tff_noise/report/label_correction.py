@@ -10,11 +10,11 @@ from tff_noise.methods import fedcorr
 from tff_noise.program import ground_truth
 from tff_noise.report import blocks
 from tff_noise.report import correction_plots
+from tff_noise.report import judged_clients
 from tff_noise.report import runs
 from tff_noise.report import scene_plots
 from tff_noise.selection import noisy_clients
 
-_MAX_LISTED = 12
 _MEASURES = {
     'precision': 'noisy_client_precision', 'recall': 'noisy_client_recall', 'F1': 'noisy_client_f1',
 }
@@ -38,12 +38,7 @@ def _build(run, scene):
 
 def _checked(run, scene):
   """`clients.csv` and `labels.npz`, {} and None where they are missing; they fit the scene."""
-  clients, labels = runs.read_clients(run), runs.read_labels(run)
-  if clients and len(clients['client']) != scene.num_clients:
-    raise types.UsageError(
-        f'{run.path}/clients.csv has {len(clients["client"])} clients, scene.npz has '
-        f'{scene.num_clients}'
-    )
+  clients, labels = judged_clients.read(run, scene), runs.read_labels(run)
   if labels is not None and labels.shape != scene.noisy_label.shape:
     raise types.UsageError(
         f'{run.path}/labels.npz has {len(labels)} labels, scene.npz has {len(scene.noisy_label)}'
@@ -71,9 +66,9 @@ def _found(run, scene, clients):
     return shown
   if not np.isfinite(scene.nominal_rate).any():
     return [*shown, blocks.Text('Which clients really are noisy, nobody knows.')]
-  judgement = _judgement(scene, clients)
+  judgement = judged_clients.judgement(scene, clients)
   tone = 'notice' if judgement.wrong.any() else 'plain'
-  return [*shown, blocks.Text(_against_the_truth(judgement), tone)]
+  return [*shown, blocks.Text(judged_clients.against_the_truth(judgement), tone)]
 
 
 def _earlier(found, clients):
@@ -132,30 +127,6 @@ def _stands_apart(found):
   return noisy_clients.stands_apart(found['separation'], found['evidence'], reliability)
 
 
-def _against_the_truth(judgement):
-  noisy, taken = judgement.noisy & judgement.known, judgement.taken
-  falsely = taken & judgement.known & ~noisy
-  if not (noisy | falsely).any():
-    return 'Against the ground truth: no client is noisy, and none was taken for noisy.'
-  text = 'Against the ground truth: no client is noisy'
-  if noisy.any():
-    text = (
-        f'Against the ground truth: {int((noisy & taken).sum())} of the {int(noisy.sum())} noisy '
-        'clients were found'
-    )
-    if (noisy & ~taken).any():
-      text += f', missed: {_listed(noisy & ~taken)}'
-  return text + (
-      f'; taken for noisy though clean: {_listed(falsely)}.' if falsely.any() else
-      '; nobody clean was taken for noisy.'
-  )
-
-
-def _listed(mask):
-  ids = np.flatnonzero(mask)
-  if len(ids) > _MAX_LISTED:
-    return f'{len(ids)} clients'
-  return ('client ' if len(ids) == 1 else 'clients ') + ', '.join(map(str, ids))
 
 
 def _corrected(scene, labels):
@@ -207,13 +178,6 @@ def _after(scene, labels):
   return scene._replace(noisy_label=labels).realised_rate
 
 
-def _judgement(scene, clients):
-  return correction_plots.Judgement(
-      rate=scene.realised_rate, noisy=scene.is_noisy_client,
-      known=np.isfinite(scene.nominal_rate), taken=clients['taken_for_noisy'] > 0,
-  )
-
-
 def _by_iteration(clients, name):
   """float64 `[T, C]`, the columns NAME_1, NAME_2, ... in order; T is 0 in runs that lack them."""
   columns = {
@@ -258,7 +222,7 @@ def _score_picture(run, scene, clients):
         f' Without a score, for they never took part or hold too few examples: {missing} of '
         f'{scene.num_clients} clients.'
     )
-  picture = correction_plots.client_scores(scores, _judgement(scene, clients))
+  picture = correction_plots.client_scores(scores, judged_clients.judgement(scene, clients))
   return [blocks.Picture('client_scores', picture, caption)]
 
 
@@ -293,7 +257,7 @@ def _noise_picture(run, scene, clients, labels):
   """Estimated against true noise of each client, and what is left of it."""
   if 'estimated_noise_rate' not in clients or not np.isfinite(scene.realised_rate).any():
     return []
-  judgement = _judgement(scene, clients)
+  judgement = judged_clients.judgement(scene, clients)
   taken = _by_iteration(clients, 'taken_for_noisy') > 0
   last = clients['estimated_noise_rate']
   kappa = run.method_parameters.get('clean_threshold')

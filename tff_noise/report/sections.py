@@ -17,6 +17,7 @@ from tff_noise.report import blocks
 from tff_noise.report import label_correction
 from tff_noise.report import label_prior
 from tff_noise.report import plots
+from tff_noise.report import pruning
 from tff_noise.report import runs
 
 # What `disclosure` in uplink.json means; the words are `federated.uplink.Disclosure`'s, which would
@@ -401,7 +402,7 @@ def _has_rounds(run):
 
 # What single methods have to show, each where `applies` finds it.
 METHOD_SECTIONS: tuple[blocks.Section, ...] = (
-    label_prior.SECTION, label_correction.SECTION,
+    label_prior.SECTION, label_correction.SECTION, pruning.SECTION,
 )
 
 SECTIONS: tuple[blocks.Section, ...] = (
