@@ -35,7 +35,7 @@ _SIZES = (5, 8, 3, 6, 7, 4)
 _PER_ROUND = 3
 # Power-of-Choice takes 20 candidates if not told otherwise: of six clients there would be no
 # choice.
-_PARAMS = {'poc': {'candidates': 5}, 'feddyn': {'alpha': 0.5}}
+_PARAMS = {'poc': {'candidates': 5}, 'feddyn': {'alpha': 0.5}, 'fedprox': {'mu': 1.0}}
 # FedCorr: one iteration over six clients, then two and three rounds.
 _STAGES = {'preprocess': 1, 'finetune': 2, 'usual': 3}
 _BEFORE_USUAL = 6 + 2

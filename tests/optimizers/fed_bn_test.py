@@ -9,10 +9,16 @@ from tests import federated_test_case
 from tests import toy
 from tests.optimizers import rounds
 from tff_noise import types
+from tff_noise.data import client_data
+from tff_noise.federated import aggregation
 from tff_noise.federated import optimizer
+from tff_noise.methods import method
+from tff_noise.methods import registry as methods
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
 from tff_noise.optimizers import fed_bn
+from tff_noise.program import training
+from tff_noise.selection import availability
 
 _TRAINING = rounds.full_batch(3)
 
@@ -67,12 +73,13 @@ class FedBNTest(federated_test_case.FederatedTestCase):
     own = federation.kept[1]
     # The same round of FedAvg from the model that the client should start from.
     alone = rounds.Federation('fedavg', rounds.DISAGREEING, _TRAINING, toy.linear_model(norm))
+    places = fed_bn.norm_places(federation.model)
     alone.state = alone.process.set_model_weights(
-        alone.state, fed_bn.with_norms(fed_bn.norm_places(federation.model), federation.weights, own)
+        alone.state, fed_bn.with_norms(places, federation.weights, own)
     )
     alone.round(1)
     federation.round(1)
-    found = fed_bn.with_norms(fed_bn.norm_places(federation.model), federation.weights, federation.kept[1])
+    found = fed_bn.with_norms(places, federation.weights, federation.kept[1])
     for expected, value in zip(
         tf.nest.flatten(alone.weights), tf.nest.flatten(found), strict=True
     ):
@@ -108,6 +115,91 @@ class FedBNTest(federated_test_case.FederatedTestCase):
       fed_bn.SPEC.build(setting, fed_bn.FedBNParams())
 
 
+class RunTest(federated_test_case.FederatedTestCase):
+  """Rounds of the training loop, in which three of four clients take part."""
+
+  def setUp(self):
+    super().setUp()
+    draw = np.random.default_rng(0)
+    self.federation = types.Federation(
+        tuple(
+            types.ClientExamples(
+                draw.normal(i, 1, (n, 2)).astype(np.float32),
+                draw.integers(0, 2, n).astype(np.int32), np.arange(n),
+            )
+            for i, n in enumerate((4, 7, 5, 6))
+        ),
+        2, 3,
+    )
+    self.model = toy.linear_model('batch')
+    task = method.Task(
+        model=self.model,
+        training=types.LocalTraining(2, 4, 0.2),
+        aggregation=aggregation.weighted_mean(),
+        label_privacy=method.LabelPrivacy('1.0', 'shrinkage'),
+        rounds=3,
+        stages={},
+        clients_per_round=2,
+        # The last client never comes.
+        availability=availability.Availability(np.array([1, 1, 1, 9]), np.full(4, 99)),
+        client_sizes=self.federation.sizes,
+        seed=3,
+    )
+    self.schedule = methods.METHODS['fedbn'].build(task, fed_bn.FedBNParams())
+
+  def _run(self):
+    (stage,) = self.schedule.stages
+    clients = method.Clients(
+        self.federation, client_data.federation_datasets(self.federation)
+    )
+    states = [training.initial_state(self.schedule, self.federation)]
+    for _ in range(stage.rounds):
+      states.append(training.run_round(stage, states[-1], clients)[0])
+    return stage, states
+
+  def test_evaluated_weights_have_the_mean_of_the_seen_clients_norms(self):
+    stage, states = self._run()
+    seen_in_all = set()
+    for state in states:
+      seen = np.flatnonzero(state.participations)
+      seen_in_all.add(len(seen))
+      weights = training.evaluated_weights(stage, state)
+      server = state.server.global_model_weights
+      # gamma and beta, then W; moving mean and variance.
+      np.testing.assert_array_equal(weights.trainable[2], server.trainable[2])
+      for kind, count in (('trainable', 2), ('non_trainable', 2)):
+        for i in range(count):
+          expected = getattr(server, kind)[i]
+          if len(seen):
+            expected = np.mean([state.local_optimizer[c][kind][i] for c in seen], axis=0)
+          np.testing.assert_allclose(getattr(weights, kind)[i], expected, rtol=1e-5, atol=1e-6)
+          # The server's own have not moved.
+          np.testing.assert_array_equal(
+              getattr(server, kind)[i], getattr(states[0].server.global_model_weights, kind)[i]
+          )
+    self.assertGreater(len(seen_in_all), 1)
+    self.assertGreater(np.abs(weights.non_trainable[0]).max(), 0.1)
+
+  def test_every_client_that_was_seen_has_a_model_of_its_own(self):
+    _, states = self._run()
+    for state in states:
+      seen = np.flatnonzero(state.participations)
+      models = training.own_models(self.schedule, state)
+      self.assertLen(models, len(seen))
+      server = state.server.global_model_weights
+      for client, model in zip(seen, models, strict=True):
+        own = state.local_optimizer[client]
+        self.assertTrue(own['seen'])
+        for found, expected in zip(
+            (*model.trainable, *model.non_trainable),
+            (*own['trainable'], server.trainable[2], *own['non_trainable']),
+            strict=True,
+        ):
+          np.testing.assert_array_equal(found, expected)
+    self.assertEqual(np.flatnonzero(states[-1].participations).tolist(), [0, 1, 2])
+    self.assertFalse(states[-1].local_optimizer[3]['seen'])
+
+
 class EvaluationTest(absltest.TestCase):
 
   def _weights(self, model, value):
@@ -131,7 +223,9 @@ class EvaluationTest(absltest.TestCase):
 
   def test_unseen_clients_have_the_servers(self):
     model = toy.linear_model('batch')
-    found = fed_bn.with_norms(fed_bn.norm_places(model), self._weights(model, 7.0), self._state(3.0, seen=False))
+    found = fed_bn.with_norms(
+        fed_bn.norm_places(model), self._weights(model, 7.0), self._state(3.0, seen=False)
+    )
     self.assertEqual([np.unique(v).tolist() for v in found.trainable], [[7], [7], [7]])
 
   def test_the_mean_is_over_clients_that_were_seen(self):

@@ -279,7 +279,7 @@ class StaleTest(federated_test_case.FederatedTestCase):
     states = _states(_schedule(federation, 6, 'stale', rounds=8), federation)
     cohorts = _cohorts(states)
     # In three rounds of two everybody has been seen once.
-    self.assertCountEqual(sum(cohorts[:3], []), range(6))
+    self.assertCountEqual(itertools.chain(*cohorts[:3]), range(6))
     last = np.full(6, np.inf)
     for state, cohort in zip(states, cohorts, strict=False):
       np.testing.assert_allclose(state.records['last_loss'], last, rtol=1e-4)

@@ -503,6 +503,12 @@ class BaseTest(parameterized.TestCase):
       ({'base': 'fedprox', 'base_param': ('nu=1',)}, "--base_param: fedprox has no 'nu'; it has"),
       ({'base': 'fedprox', 'base_param': ('mu=-1',)}, '--base_param: mu must not be negative'),
       ({'base': 'feddyn', 'base_param': ('alpha=0',)}, '--base_param: alpha must be positive'),
+      ({'method': 'median', 'aggregation': 'secure_sum', 'allow_per_client_disclosure': True},
+       '--aggregation=secure_sum cannot be given with --method=median: the server compares'),
+      ({'base': 'median', 'aggregation': 'secure_sum', 'allow_per_client_disclosure': True},
+       '--aggregation=secure_sum cannot be given with --base=median'),
+      ({'base': 'median'}, "--base=median shows the server each client's model, .*--allow_per"),
+      ({'method': 'clipfl'}, "clipfl shows the server each client's model"),
       ({'method': 'fedprox', 'base': 'fedavg'},
        '--base cannot be given with --method=fedprox, only with clipfl, fedcorr, feddpcont'),
   )

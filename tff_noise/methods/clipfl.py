@@ -272,4 +272,5 @@ METHOD = method.Method(
     stages=('identify', 'train'),
     per_client="each client's model, which it compares",
     takes_base=True,
+    compares_models=True,
 )

@@ -233,6 +233,8 @@ class Method(NamedTuple):
     per_client: What the server sees of single clients, which no secure sum can hide; '' for
       nothing.
     takes_base: Whether it can run on the optimizer that --base names.
+    compares_models: Whether the server compares models of single clients, so that no update can be
+      summed securely.
   """
 
   name: str
@@ -243,6 +245,7 @@ class Method(NamedTuple):
   stages: tuple[str, ...] = ()
   per_client: str = ''
   takes_base: bool = False
+  compares_models: bool = False
 
 
 def uniform_selection(task: Task) -> Callable[[int, Records], np.ndarray]:

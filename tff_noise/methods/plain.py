@@ -86,6 +86,7 @@ METHODS = {
         params=entry.params,
         build=functools.partial(_build, entry=entry),
         per_client=entry.per_client,
+        compares_models=entry.compares_models,
     )
     for entry in registry.OPTIMIZERS.values()
 }

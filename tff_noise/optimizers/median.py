@@ -36,4 +36,5 @@ SPEC = spec.OptimizerSpec(
     params=MedianParams,
     build=_build,
     per_client="each client's model, of whose parameters it takes the middle",
+    compares_models=True,
 )

@@ -24,6 +24,8 @@ class OptimizerSpec(NamedTuple):
     build: From (`optimizer.Setting`, params) to the optimizer; imports TensorFlow.
     per_client: What the server sees of single clients, which no secure sum can hide; '' for
       nothing.
+    compares_models: Whether the server compares models of single clients, so that no update can be
+      summed securely.
   """
 
   name: str
@@ -32,4 +34,5 @@ class OptimizerSpec(NamedTuple):
   params: type
   build: Callable[[optimizer.Setting, Any], optimizer.FederatedOptimizer]
   per_client: str = ''
+  compares_models: bool = False
 

@@ -139,6 +139,7 @@ class RunConfig:
     self.base_params()
     self.stage_lengths()
     self._require_disclosure()
+    self._require_visible_models()
 
   def _require(self, name, holds, allowed):
     if not holds:
@@ -163,6 +164,20 @@ class RunConfig:
             f'{name} shows the server {what}; no secure aggregation can hide that, since the '
             'server needs to know whose it is: allow it with --allow_per_client_disclosure, or use '
             'another method'
+        )
+
+  def _require_visible_models(self):
+    """A secure sum has nothing to compare."""
+    if self.aggregation != 'secure_sum':
+      return
+    compared = {f'--method={self.method}': registry.METHODS[self.method].compares_models}
+    if self.base:
+      compared[f'--base={self.base}'] = optimizers.OPTIMIZERS[self.base].compares_models
+    for name, compares in compared.items():
+      if compares:
+        raise types.UsageError(
+            f'--aggregation=secure_sum cannot be given with {name}: the server compares the models '
+            'of single clients, of which a sum keeps nothing'
         )
 
   def check_clients(self, num_clients: int) -> None:
