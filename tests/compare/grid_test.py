@@ -18,7 +18,6 @@ from tff_noise.methods import fedcorr
 from tff_noise.methods import method
 from tff_noise.methods import registry
 from tff_noise.program import flags
-from tff_noise.program import run_config
 
 _CONTENT = {
     'title': 'A table',

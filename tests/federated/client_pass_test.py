@@ -103,6 +103,37 @@ class PassTest(federated_test_case.FederatedTestCase):
     (own,) = built.run(weights, data, [_own(0, 1)])['local']
     self.assertEqual(own['labels'].tolist(), [1, 0])
 
+  def test_predicts_some_examples(self):
+    local_type = tff.TensorType(np.float32, (None, 2))
+
+    def work(inputs):
+      last = tf.shape(inputs.labels)[0] - 1
+      return client_pass.PassOutputs(inputs.predict_some(tf.stack([last, 0, last])))
+
+    built = client_pass.build_client_pass(toy.linear_model(), work, local_type, seed=0)
+    data = [toy.client(4, [[1, 2], [3, 4], [5, 6]], [0, 1, 0]), toy.client(9, [[7, 8]], [1])]
+    output = built.run(_weights(((1, 0), (1, 2))), data, [np.zeros((0, 2), np.float32)] * 2)
+    first, second = output['local']
+    # (a, b) has the logits (a + b, 2 b).
+    self.assertEqual(first.tolist(), [[11, 12], [3, 4], [11, 12]])
+    self.assertEqual(second.tolist(), [[15, 16]] * 3)
+
+  def test_seed_is_the_clients_own_and_that_of_the_experiment(self):
+    def work(inputs):
+      return client_pass.PassOutputs(inputs.seed)
+
+    def seeds(seed, *clients):
+      built = client_pass.build_client_pass(
+          toy.linear_model(), work, tff.TensorType(np.int32, (2,)), seed=seed
+      )
+      data = [toy.client(c, [[1, 0]], [0]) for c in clients]
+      output = built.run(_weights(), data, [np.zeros(2, np.int32)] * len(clients))
+      return [tuple(s) for s in output['local']]
+
+    first = seeds(0, 3, 5, 8)
+    self.assertEqual(seeds(0, 8, 3), [first[2], first[0]])
+    self.assertLen({*first, *seeds(1, 3, 5, 8)}, 6)
+
   def test_predicts_every_example_once_over_many_batches(self):
     count = 1000  # Not a multiple of the batch of a prediction.
     y = np.arange(count) % 2

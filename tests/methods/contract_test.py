@@ -36,7 +36,13 @@ _ROUNDS = 3
 _STAGE_LENGTH = 2
 # Parameters for which everything that a method does happens on four small clients: FedCorr with
 # the paper's split, which always calls some client noisy, so that labels are corrected.
-_PARAMS = {'fedcorr': {'split_guard': False, 'confidence': 0.01, 'relabel_ratio': 1.0}}
+_PARAMS = {
+    'clipfl': {'keep': 1},
+    'fedcorr': {'split_guard': False, 'confidence': 0.01, 'relabel_ratio': 1.0},
+}
+
+# And where one of its stages is left out.
+_WITHOUT_A_STAGE = {'clipfl': {'prune': 0.0}}
 
 
 def _federation():
@@ -66,6 +72,7 @@ def _task(federation, method, aggregate=None, availability=None):
       availability=availability or availability_lib.always(num_clients),
       client_sizes=federation.sizes,
       seed=federation.seed,
+      validation=types.Examples(np.eye(2, dtype=np.float32), np.array([0, 1], np.int32)),
   )
 
 
@@ -225,7 +232,8 @@ class ContractTest(federated_test_case.FederatedTestCase):
     for skipped in method.stages:
       task = _task(_federation(), method)
       task = task._replace(stages={**task.stages, skipped: 0})
-      rounds = {s.name: s.rounds for s in method.build(task, method.params()).stages}
+      params = {**_PARAMS.get(name, {}), **_WITHOUT_A_STAGE.get(name, {})}
+      rounds = {s.name: s.rounds for s in method.build(task, method.params(**params)).stages}
       self.assertEqual(rounds.pop(skipped), 0)
       self.assertGreater(min(rounds.values()), 0)
 
@@ -290,15 +298,17 @@ class ContractTest(federated_test_case.FederatedTestCase):
       if all(field.disclosure is not per_client for field in stage.round_process.fields):
         tff.test.assert_not_contains_unsecure_aggregation(stage.round_process.process.next)
         checked += 1
-    # A method may show single clients in some stages, by design, but not in all.
-    self.assertGreater(checked, 0)
+    # A method may show single clients in some stages, but not in all; unless it compares models.
+    if not registry.METHODS[name].compares_models:
+      self.assertGreater(checked, 0)
 
   @parameterized.named_parameters(*_ALL)
   def test_stateless_stages_are_learning_processes(self, name):
     for stage in _build(name).stages:
       process = stage.round_process.process
       if isinstance(process, compose.StatefulProcess):
-        self.assertIsNotNone(stage.initial_local)
+        keeps = tf.nest.flatten(stage.round_process.optimizer.client.initial_state)
+        self.assertTrue(stage.initial_local or keeps or stage.held is not None)
       else:
         self.assertIsInstance(process, tff.learning.templates.LearningProcess)
 

@@ -12,8 +12,8 @@ from tff_noise import rng
 from tff_noise import types
 from tff_noise.federated import aggregation
 from tff_noise.methods import feddpcont
-from tff_noise.methods import plain
 from tff_noise.methods import method
+from tff_noise.methods import plain
 from tff_noise.privacy import estimator
 from tff_noise.privacy import ledger
 from tff_noise.privacy import mechanism as mechanism_lib

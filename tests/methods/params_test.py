@@ -163,6 +163,30 @@ class FedDPContParamsTest(parameterized.TestCase):
     self.assertEqual((params.warmup_rounds, params.ramp_rounds), (0, 0))
 
 
+class PowerOfChoiceParamsTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('candidates=0', 'candidates must be positive, got 0'),
+      ('candidates=-3', 'candidates must be positive, got -3'),
+      ('candidates=2.5', "candidates must be an integer, got '2.5'"),
+      ('loss=mean', "loss must be one of all, batch, stale, got 'mean'"),
+  )
+  def test_out_of_range(self, assignment, message):
+    with self.assertRaises(types.UsageError) as caught:
+      _parse(registry.METHODS['poc'], [assignment])
+    self.assertEqual(str(caught.exception), f'--param: {message}')
+
+  @parameterized.parameters('all', 'batch', 'stale')
+  def test_kinds_of_loss(self, loss):
+    params = _parse(registry.METHODS['poc'], [f'loss={loss}', 'candidates=1'])
+    self.assertEqual((params.loss, params.candidates), (loss, 1))
+
+  @parameterized.parameters('median', 'fedbn')
+  def test_optimizers_without_parameters(self, name):
+    with self.assertRaisesRegex(types.UsageError, f"{name} has no 'candidates'; it has: none"):
+      _parse(registry.METHODS[name], ['candidates=3'])
+
+
 class ContrastiveWeightTest(parameterized.TestCase):
 
   @parameterized.parameters(

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 
 import numpy as np
-import tensorflow as tf
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -132,13 +131,13 @@ class ParamsTest(parameterized.TestCase):
 
 class PollTest(federated_test_case.FederatedTestCase):
 
-  def _ask(self, federation, asked, **options):
+  def _ask(self, federation, asked, round_num=1, **options):
     poll = _choice(**options).poll
     state = _start(_schedule(federation), federation, _W)
     output = poll.run(
         state.server.global_model_weights,
         [client_data.federation_datasets(federation)[i] for i in asked],
-        [()] * len(asked),
+        [np.int32(round_num)] * len(asked),
     )
     return per_client.in_order(output['reports'], np.array(asked))['loss']
 
@@ -164,21 +163,22 @@ class PollTest(federated_test_case.FederatedTestCase):
       losses = _sample_losses(_W, federation.clients[client])
       means = [np.mean(some) for some in itertools.combinations(losses, 3)]
       self.assertLess(np.abs(np.array(means) - value).min(), 1e-5)
-      # The batch is a function of (seed, client).
-      seed = client_work.fold(rng.tf_seed(3, 'client pass'), client)
-      order = tf.random.experimental.stateless_shuffle(tf.range(len(losses)), seed).numpy()
+      # The batch is a function of (seed, client, round).
+      seed = client_work.fold(rng.tf_seed(3, 'client pass'), client, 1)
+      order = client_work.batch_order(seed, len(losses)).numpy()
       self.assertAlmostEqual(value, losses[order[:3]].mean(), places=4)
     # Where a batch holds all examples it is their loss.
     everything = [_sample_losses(_W, examples).mean() for examples in federation.clients]
     found = self._ask(federation, range(6), loss='batch', batch_size=8)
     np.testing.assert_allclose(found, everything, rtol=1e-5)
 
-  def test_batch_depends_on_the_seed_alone(self):
+  def test_batch_depends_on_seed_and_round_alone(self):
     federation = _federation()
     first = self._ask(federation, range(6), loss='batch')
     np.testing.assert_array_equal(self._ask(federation, [4, 1], loss='batch'), first[[4, 1]])
-    other = self._ask(federation, range(6), loss='batch', seed=4)
-    self.assertGreater(np.abs(other - first)[1:].max(), 1e-3)
+    for changes in ({'seed': 4}, {'round_num': 2}):
+      other = self._ask(federation, range(6), loss='batch', **changes)
+      self.assertGreater(np.abs(other - first)[1:].max(), 1e-3)
 
   @parameterized.parameters('all', 'batch')
   def test_is_declared_to_show_single_clients(self, loss):

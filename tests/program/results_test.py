@@ -92,8 +92,11 @@ class WriteTest(absltest.TestCase):
 
     run_directory.create(self.run_, start)
 
-  def _write(self, schedule, scene=None, state=None):
-    results.write(self.run_, _Config('mine', 7), scene or _scene(), schedule, state or _state(), {})
+  def _write(self, schedule, scene=None, state=None, own_models=None):
+    results.write(
+        self.run_, _Config('mine', 7), scene or _scene(), schedule, state or _state(),
+        own_models or {},
+    )
     with open(self.run_.file('summary.json'), encoding='utf-8') as file:
       # JSON has no nan.
       return json.load(file, parse_constant=self.fail)
@@ -107,6 +110,13 @@ class WriteTest(absltest.TestCase):
     self.assertEqual(
         list(summary.read_rows(self.run_.file('clients.csv'))[0])[-1], 'participations'
     )
+
+  def test_own_models_of_clients_are_told_where_there_are_some(self):
+    self.assertNotIn('own_models', self._write(_schedule()))
+    own = {'own_models': {'clients': 2, 'mean_test_accuracy': 0.625}}
+    found = self._write(_schedule(), own_models=own)
+    self.assertEqual(found['own_models'], own['own_models'])
+    self.assertIn('0.6250 on average of the own models of 2 clients', summary.text(self.run_))
 
   def test_bytes_outside_of_rounds_are_what_the_method_counts(self):
     self.assertEqual(self._write(_schedule())['extra_bytes_up'], 0)

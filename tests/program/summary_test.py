@@ -240,6 +240,15 @@ class TextTest(SummaryTestCase):
     text = self._text(validation_chosen_round=5, validation_chosen_test_accuracy=0.87654)
     self.assertIn("0.8765 in round 5, the best on the server's validation set", text)
 
+  def test_own_models_of_clients(self):
+    self.assertNotIn('own models', self._text())
+    text = self._text(own_models={'clients': 17, 'mean_test_accuracy': 0.76543})
+    self.assertIn('0.7654 on average of the own models of 17 clients', text)
+    # Beside the other accuracies.
+    lines = text.splitlines()
+    (line,) = [i for i, text in enumerate(lines) if 'own models' in text]
+    self.assertIn('test accuracy', lines[line - 1])
+
   def test_privacy_statement_is_there_in_full(self):
     text = ' '.join(self._text().split())  # It is wrapped.
     self.assertIn(ledger.statement([ledger.model_updates(12)]), text)

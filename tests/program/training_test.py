@@ -16,6 +16,7 @@ from tff_noise.data import client_data
 from tff_noise.federated import client_work
 from tff_noise.federated import compose
 from tff_noise.federated import optimizer
+from tff_noise.federated import stacked
 from tff_noise.federated import uplink
 from tff_noise.methods import method
 from tff_noise.models import losses
@@ -138,6 +139,27 @@ def _remembering_stage(name, rounds, own=False, **changes):
       name, rounds, process, _two_clients, initial_local=(lambda _: np.int32(0)) if own else None,
       **changes,
   )
+
+
+def _counting_stage(name, rounds, initial_state=None, judge=None, **of_optimizer):
+  """A stage of FedAvg whose clients add 1 to all that the optimizer keeps at them."""
+  initial_state = np.zeros(3, np.float32) if initial_state is None else initial_state
+  model = toy.linear_model()
+  rule = optimizer.ClientRule(
+      initial_state=initial_state,
+      send=lambda r: optimizer.Sent(r.update, tf.nest.map_structure(lambda v: v + 1, r.state)),
+  )
+  process = compose.build_round_process(
+      model,
+      client_work.ClientWork(
+          lambda i: losses.cross_entropy(i.logits, i.labels),
+          types.LocalTraining(epochs=1, batch_size=3, learning_rate=0.1),
+      ),
+      seed=0,
+      optimizer=optimizer.fed_avg(model.weights_type)._replace(client=rule, **of_optimizer),
+      judge=judge,
+  )
+  return method.Stage(name, rounds, process, _two_clients)
 
 
 def _counts(state):
@@ -421,6 +443,106 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     sixth[_two_clients(6, {})] = 1
     self.assertEqual(_counts(states[6]), (fifth + sixth).tolist())
     self.assertEqual([int(v) for v in states[6].local], sixth.tolist())
+
+  def test_states_of_another_shape_begin_anew(self):
+    states = {}
+
+    def watch(state):
+      states[state.round_num] = state
+      return {}
+
+    small = collections.OrderedDict(a=np.float32(5), b=[np.full(2, 7, np.int32)])
+    schedule = _schedule(
+        _counting_stage('first', 2), _handing_over(_counting_stage('second', 2, small))
+    )
+    whole, _ = self._run(schedule, ground_truth=watch, checkpoint_every=1)
+    for kept, times in zip(
+        states[2].local_optimizer, states[2].participations, strict=True
+    ):
+      np.testing.assert_array_equal(kept, np.full(3, times, np.float32))
+    times = whole.participations - states[2].participations
+    self.assertGreater(len(set(times.tolist())), 1)
+    for kept, n in zip(whole.local_optimizer, times, strict=True):
+      self.assertEqual(kept['a'], 5 + n)
+      np.testing.assert_array_equal(kept['b'][0], [7 + n, 7 + n])
+    for stop_after in (1, 2, 3):
+      run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
+      with self.assertRaises(_Stop):
+        self._run(schedule, stop_after=stop_after, run_dir=run_dir, checkpoint_every=1)
+      state, _ = self._run(schedule, run_dir=run_dir, checkpoint_every=1)
+      self._assert_same_bits(state, whole)
+
+  def test_weights_that_are_evaluated_may_be_others_than_the_servers(self):
+    def evaluated(weights, states):
+      # W starts at 0: the sum is that of the states, but for what was trained.
+      return _weights(np.asarray(weights.trainable[0]) * 0 + sum(np.sum(s) for s in states))
+
+    stage = _counting_stage('train', 3, evaluated=evaluated)
+    state, results = self._run(_schedule(stage))
+    # Two clients a round add 1 to three numbers; the four weights are added up.
+    self.assertEqual([r.metrics['test_loss'] for r in results], [24, 48, 72])
+    found = training.evaluated_weights(stage, state).trainable[0]
+    np.testing.assert_array_equal(found, np.full((2, 2), 18))
+    # The server's are what they were.
+    plain = _counting_stage('train', 3)
+    run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
+    same, _ = self._run(_schedule(plain), run_dir=run_dir)
+    np.testing.assert_array_equal(
+        training.evaluated_weights(plain, same).trainable[0],
+        state.server.global_model_weights.trainable[0],
+    )
+
+  def test_own_models_are_those_of_the_last_stage_that_has_rounds(self):
+    def own_models(weights, states):
+      return [_weights(weights.trainable[0] + s[0]) for s in states if s[0]]
+
+    owning = _counting_stage('owning', 2, own_models=own_models)
+    schedule = _schedule(owning, _counting_stage('skipped', 0))
+    state, _ = self._run(schedule)
+    models = training.own_models(schedule, state)
+    times = [n for n in state.participations if n]
+    self.assertLen(models, len(times))
+    self.assertLess(len(times), _CLIENTS)
+    for model, n in zip(models, times, strict=True):
+      np.testing.assert_array_equal(
+          model.trainable[0], state.server.global_model_weights.trainable[0] + np.float32(n)
+      )
+    then = _schedule(owning, _counting_stage('train', 1))
+    self.assertEqual(training.own_models(then, state), [])
+
+  def test_clients_whose_contribution_was_left_out_keep_the_state_they_came_with(self):
+    # The longer a client's model, the better; of two one is kept.
+    def build_score():
+      return lambda inputs: tf.map_fn(
+          lambda i: tf.reduce_sum(inputs.model(i).trainable[0] ** 2),
+          tf.range(inputs.num_clients), fn_output_signature=tf.float32,
+      )
+
+    cohorts, kept = [], []
+
+    def after(clients, progress, reports, cohort):
+      del clients  # Unused.
+      cohorts.append(cohort.tolist())
+      kept.append(cohort[reports['kept']].tolist())
+      return progress
+
+    judge = stacked.Judge(build_score, keep=1, reason='a test')
+    stage = _counting_stage('judge', 4, judge=judge)._replace(
+        # In any order: states are keyed by client.
+        select=lambda round_num, records: _two_clients(round_num, records)[::-1], after=after,
+    )
+    state, _ = self._run(_schedule(stage))
+    self.assertEqual([len(k) for k in kept], [1] * 4)
+    # In the first round, from W = 0, a client's model is a step against its gradient.
+    norms = {
+        c: np.sum((e.x.T @ (0.5 - np.eye(2)[e.y])) ** 2)
+        for c, e in enumerate(self.federation.clients)
+    }
+    self.assertEqual(kept[0], [max(cohorts[0], key=norms.get)])
+    expected = np.bincount(np.concatenate(kept), minlength=_CLIENTS)
+    self.assertEqual([int(s[0]) for s in state.local_optimizer], expected.tolist())
+    # They took part all the same.
+    self.assertEqual(state.participations.sum(), 8)
 
   def test_what_happens_after_a_round_sees_and_may_change_optimizer_states(self):
     seen = []

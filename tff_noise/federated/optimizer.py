@@ -169,7 +169,8 @@ class Choice(NamedTuple):
 
   Attributes:
     ratio: d/m, candidates for each client that takes part, at least 1.
-    poll: Asks candidates for their `loss` under the global model; None to take what each reported
+    poll: Asks candidates, whose `local` is the number of the round, for their `loss` under the
+      global model; None to take what each reported
       (`ClientRule.reports` has `loss`) when it last took part, and first those that never did.
   """
 

@@ -209,14 +209,17 @@ def _build(task: method.Task, params: ClipFLParams) -> method.Schedule:
     progress = progress._replace(records={**progress.records, 'pruned': pruned})
     return _go_on(task, process, progress, pruned)
 
+  def size(records):
+    # The share of all clients that takes part in a round is that of those that are left, too.
+    share = task.clients_per_round / num_clients
+    return max(1, int(share * (~records['pruned']).sum() + 1e-9))
+
   def select(round_num, records):
     present = task.availability.present(round_num)
     candidates = present[~records['pruned'][present]]
-    share = task.clients_per_round / num_clients
-    size = max(1, int(share * (~records['pruned']).sum() + 1e-9))
-    return method.draw_cohort(task, round_num, candidates, size)
+    return method.draw_cohort(task, round_num, candidates, size(records))
 
-  chooser = method.build_chooser(task)
+  chooser = method.build_chooser(task, size)
   asked = () if chooser is None else chooser.fields
   common = {
       'columns': lambda _, records: {'pruned_clients': int(records['pruned'].sum())},

@@ -359,8 +359,10 @@ def _build(task: method.Task, params: FedCorrParams) -> method.Schedule:
 
   def select_clean(round_num, records):
     present = task.availability.present(round_num)
+    # The optimizer of the last stage may choose clients in another way.
+    fed_avg = task._replace(optimizer=None)
     return method.draw_cohort(
-        task, round_num, np.intersect1d(clean_clients(records, params), present)
+        fed_avg, round_num, np.intersect1d(clean_clients(records, params), present)
     )
 
   common = {'initial_local': _initial_local, 'columns': _columns}

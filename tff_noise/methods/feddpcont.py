@@ -191,6 +191,11 @@ def client_histogram(
 def _build(task: method.Task, params: FedDPContParams) -> method.Schedule:
   from tff_noise.federated import label_communication
 
+  if task.optimizer is not None and params.server_learning_rate != 1:
+    raise types.UsageError(
+        '--param=server_learning_rate is that of FedAvg: with --base give that of the optimizer, '
+        '--base_param=server_learning_rate=..., where it has one'
+    )
   num_classes = task.model.num_classes
   prior = task.label_privacy.prior
   mechanism = (

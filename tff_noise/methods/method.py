@@ -283,8 +283,15 @@ def draw_cohort(
 _LAST_LOSS = 'last_loss'
 
 
-def build_chooser(task: Task) -> Chooser | None:
-  """Returns the chooser of stages that run on `task.optimizer`; None if it has no choice."""
+def build_chooser(
+    task: Task, size: Callable[[Records], int] | None = None
+) -> Chooser | None:
+  """Returns the chooser of stages that run on `task.optimizer`; None if it has no choice.
+
+  Args:
+    task: The task.
+    size: From the records to how many clients take part, if not `task.clients_per_round`.
+  """
   choice = None if task.optimizer is None else task.optimizer.choice
   if choice is None:
     return None
@@ -297,13 +304,13 @@ def build_chooser(task: Task) -> Chooser | None:
     output = choice.poll.run(
         progress.server.global_model_weights,
         [clients.datasets[i] for i in candidates],
-        [()] * len(candidates),
+        [np.int32(progress.round_num + 1)] * len(candidates),
     )
     return per_client.in_order(output['reports'], candidates)['loss']
 
   def choose(clients, progress, candidates):
     losses = ask(clients, progress, candidates)
-    count = max(1, round(len(candidates) / choice.ratio))
+    count = task.clients_per_round if size is None else size(progress.records)
     return policies.largest(task.seed, progress.round_num + 1, candidates, losses, count)
 
   def remember(records, reports, cohort):

@@ -51,24 +51,25 @@ def _poll(setting, on_one_batch) -> client_pass.ClientPass:
   import tensorflow_federated as tff
 
   from tff_noise.federated import client_pass
+  from tff_noise.federated import client_work
   from tff_noise.federated import uplink
 
   def ask(inputs):
     labels = inputs.labels
     if on_one_batch:
-      order = tf.random.experimental.stateless_shuffle(
-          tf.range(tf.shape(labels)[0]), inputs.seed
-      )
+      # `local` is the number of the round: another batch in each.
+      seed = client_work.fold(inputs.seed, inputs.local)
+      order = client_work.batch_order(seed, tf.shape(labels)[0])
       batch = order[: setting.training.batch_size]
       labels, logits = tf.gather(labels, batch), inputs.predict_some(batch)
     else:
       logits = inputs.predict(False)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-    return client_pass.PassOutputs((), {'loss': tf.reduce_mean(losses)})
+    return client_pass.PassOutputs(inputs.local, {'loss': tf.reduce_mean(losses)})
 
   report = uplink.UplinkReport('loss', np.float32, 0.0, _MAX_LOSS, _REASON)
   return client_pass.build_client_pass(
-      setting.model, ask, tff.to_type(()), (report,), seed=setting.seed
+      setting.model, ask, tff.TensorType(np.int32), (report,), seed=setting.seed
   )
 
 
@@ -96,7 +97,8 @@ def _build(
         result.update, result.state, reports=collections.OrderedDict(loss=result.loss)
     )
 
-  report = uplink.UplinkReport('loss', np.float32, 0.0, _MAX_LOSS, _REASON)
+  # The training loss, which some methods have below 0.
+  report = uplink.UplinkReport('loss', np.float32, -_MAX_LOSS, _MAX_LOSS, _REASON)
   return fed_avg._replace(
       client=optimizer.ClientRule(send=send, reports=(report,)),
       choice=optimizer.Choice(ratio, None),
