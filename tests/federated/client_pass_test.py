@@ -167,7 +167,7 @@ class DisclosureTest(federated_test_case.FederatedTestCase):
     self.assertEmpty(disclosure.client_to_server_edges(built.run))
 
   def test_report_that_is_not_declared_does_not_build(self):
-    with self.assertRaises(TypeError):
+    with self.assertRaises(disclosure.UndeclaredUplinkError):
       client_pass.build_client_pass(
           toy.linear_model(), _relabel, _LABELS,
           (_CONFIDENT, _CONFIDENT._replace(name='more')), seed=0,

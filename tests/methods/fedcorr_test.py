@@ -23,12 +23,13 @@ from tff_noise.federated import disclosure
 from tff_noise.federated import evaluation
 from tff_noise.federated import intrinsic_dimension
 from tff_noise.federated import uplink
-from tff_noise.methods import fed_avg
 from tff_noise.methods import fedcorr
 from tff_noise.methods import fedcorr_clients
 from tff_noise.methods import method
+from tff_noise.methods import plain
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
+from tff_noise.optimizers import fed_avg
 from tff_noise.privacy import ledger
 from tff_noise.program import training
 from tff_noise.selection import availability
@@ -598,7 +599,7 @@ class PreprocessingTest(federated_test_case.FederatedTestCase):
 
   def test_trains_on_the_corrected_labels(self):
     parts = _parts(mixup=False)
-    for process in (parts.preprocess.process, parts.train.process):
+    for process in (parts.preprocess.process, parts.finetune.process):
       x, y = self.data
       corrected = [1, 1, 0, 0]
       found = [
@@ -696,14 +697,14 @@ class ScheduleTest(federated_test_case.FederatedTestCase):
     found, state = self._last_weights(
         _params(iterations=0, clean_threshold=1.0, lid_neighbours=20)
     )
-    expected, same = self._last_weights(fed_avg.FedAvgParams(), fed_avg.METHOD)
+    expected, same = self._last_weights(fed_avg.FedAvgParams(), plain.METHODS['fedavg'])
     np.testing.assert_allclose(found, expected, atol=1e-6)
     np.testing.assert_array_equal(state.participations, same.participations)
     for local, client in zip(state.local, _federation().clients, strict=True):
       np.testing.assert_array_equal(local['labels'], client.y)
 
   def test_late_mixup_changes_the_later_stages(self):
-    expected, _ = self._last_weights(fed_avg.FedAvgParams(), fed_avg.METHOD)
+    expected, _ = self._last_weights(fed_avg.FedAvgParams(), plain.METHODS['fedavg'])
     mixed, _ = self._last_weights(_params(iterations=0, late_mixup='on'))
     self.assertGreater(np.abs(mixed - expected).max(), 1e-3)
     without, _ = self._last_weights(_params(iterations=0, late_mixup='on', mixup=False))
@@ -779,7 +780,7 @@ class UplinkTest(federated_test_case.FederatedTestCase):
     parts = _parts()
     for computation, fields in (
         (parts.preprocess.process.next, parts.preprocess.fields),
-        (parts.train.process.next, parts.train.fields),
+        (parts.finetune.process.next, parts.finetune.fields),
         (parts.correct.run, parts.correct.fields),
         (parts.relabel_all.run, parts.relabel_all.fields),
     ):
@@ -867,8 +868,8 @@ class DigitsTest(federated_test_case.FederatedTestCase):
     self.assertFalse(state.records['noisy'].any())
     self.assertGreater(np.mean(self._labels(scene, state) == scene.clean_label), 0.995)
     # 397 test images at an accuracy of .97: standard error .009 of each.
-    _, _, plain = self._run(seed, spec, fed_avg.METHOD, fed_avg.FedAvgParams(), 16)
-    self.assertAlmostEqual(accuracy, plain, delta=0.04)
+    _, _, expected = self._run(seed, spec, plain.METHODS['fedavg'], fed_avg.FedAvgParams(), 16)
+    self.assertAlmostEqual(accuracy, expected, delta=0.04)
 
   @parameterized.parameters(0, 1, 2)
   def test_noisy_clients_are_found(self, seed):
