@@ -249,6 +249,19 @@ class TextTest(SummaryTestCase):
     (line,) = [i for i, text in enumerate(lines) if 'own models' in text]
     self.assertIn('test accuracy', lines[line - 1])
 
+  @parameterized.parameters(
+      ((0.5, 0.75), '10 of 20 pruned (precision 0.50, recall 0.75)'),
+      ((0.0, None), '10 of 20 pruned, though none is'),
+      ((None, None), '10 of 20 pruned'),
+  )
+  def test_pruned_clients(self, measures, expected):
+    precision, recall = measures
+    text = self._text(
+        clients=20, clipfl={'pruned_clients': 10}, noisy_client_precision=precision,
+        noisy_client_recall=recall,
+    )
+    self.assertIn(f'  noisy clients   {expected}\n', text)
+
   def test_privacy_statement_is_there_in_full(self):
     text = ' '.join(self._text().split())  # It is wrapped.
     self.assertIn(ledger.statement([ledger.model_updates(12)]), text)

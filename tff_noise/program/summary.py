@@ -194,7 +194,9 @@ def _noise_line(summary):
 
 
 def _judgement_lines(summary):
-  """Whom FedCorr's server took for noisy."""
+  """Whom the server took for noisy, or pruned."""
+  if 'clipfl' in summary:
+    return [_judged_line(summary, f'{summary["clipfl"]["pruned_clients"]} of', 'pruned')]
   judged = summary.get('fedcorr')
   if not judged:
     return []
@@ -204,13 +206,17 @@ def _judgement_lines(summary):
     return [
         '  noisy clients   the LID scores did not fall into two parts: nobody was taken for noisy'
     ]
-  line = f'  noisy clients   {judged["noisy_clients"]} of {summary["clients"]} taken for noisy'
+  return [_judged_line(summary, f'{judged["noisy_clients"]} of', 'taken for noisy')]
+
+
+def _judged_line(summary, counted, verdict):
+  line = f'  noisy clients   {counted} {summary["clients"]} {verdict}'
   precision, recall = (summary.get(f'noisy_client_{n}') for n in ('precision', 'recall'))
   if precision is not None:
     line += f' (precision {precision:.2f}, recall {recall:.2f})' if recall is not None else (
         ', though none is'
     )
-  return [line]
+  return line
 
 
 def _correction_lines(summary):
