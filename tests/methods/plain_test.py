@@ -15,9 +15,11 @@ from tff_noise import types
 from tff_noise.data import client_data
 from tff_noise.federated import client_work
 from tff_noise.federated import optimizer
+from tff_noise.methods import method
 from tff_noise.methods import plain
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
+from tff_noise.optimizers import registry
 
 _SEED = 5
 _SIZES = (7, 12, 1, 20)
@@ -104,6 +106,24 @@ class FedAvgTest(federated_test_case.FederatedTestCase):
       return process.get_model_weights(state).trainable[0]
 
     np.testing.assert_allclose(weights(2.0), 2 * weights(1.0), atol=1e-6)
+
+
+class ReleasesTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('fedavg', []), ('scaffold', []), ('median', ['local model']), ('poc', ['mean loss']),
+  )
+  def test_what_is_seen_of_single_clients_is_in_the_ledger(self, name, expected):
+    model = toy.linear_model()
+    entry = registry.OPTIMIZERS[name]
+    setting = optimizer.Setting(model, types.LocalTraining(), np.array([4, 4]))
+    built = entry.build(setting, entry.params())
+    releases = method.optimizer_releases(built, 7)
+    self.assertEqual([r.name for r in releases], expected)
+    self.assertEqual({r.times for r in releases}, {7} if expected else set())
+    self.assertEqual(bool(expected), bool(entry.per_client))
+    self.assertEmpty(method.optimizer_releases(built, 0))
+    self.assertEmpty(method.optimizer_releases(None, 7))
 
 
 if __name__ == '__main__':

@@ -240,7 +240,11 @@ def _build(task: method.Task, params: ClipFLParams) -> method.Schedule:
   return method.Schedule(
       stages=stages,
       fields=tuple(dict.fromkeys((*asked, *judged.fields, *process.fields))),
-      releases=lambda rounds, _: _releases(rounds, identify),
+      releases=lambda rounds, _: (
+          *_releases(min(rounds, identify), params.judge),
+          *method.optimizer_releases(task.optimizer, rounds),
+          ledger.model_updates(rounds),
+      ),
       summary=lambda records: {'clipfl': {'pruned_clients': int(records['pruned'].sum())}},
       noisy_clients=lambda records: records['pruned'],
       client_columns=lambda records: {
@@ -256,13 +260,14 @@ def _scores(records, params):
   return candidacy.scores(records['candidacies'], records['participations'], params.score)
 
 
-def _releases(rounds, identify):
-  return (
-      ledger.per_client_statistics(
-          'local model', min(rounds, identify), 'trained on the true local labels',
-          'single clients',
-      ),
-      ledger.model_updates(rounds),
+def _releases(judged_rounds, judge):
+  shown = [('judged local model', 'trained on the true local labels')]
+  if judge == 'lid':
+    shown.append(('LID score', 'of the local model on the true local labels'))
+  return tuple(
+      ledger.per_client_statistics(name, judged_rounds, what, 'single clients')
+      for name, what in shown
+      if judged_rounds
   )
 
 

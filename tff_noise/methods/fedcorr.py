@@ -389,7 +389,12 @@ def _build(task: method.Task, params: FedCorrParams) -> method.Schedule:
       fields=tuple(
           dict.fromkeys((*fields, *parts.finetune.fields, *asked, *parts.usual.fields))
       ),
-      releases=lambda rounds, records: _releases(rounds, ends, smallest),
+      releases=lambda rounds, records: (
+          *_releases(rounds, ends, smallest),
+          *method.optimizer_releases(
+              task.optimizer, max(0, rounds - len(cohorts) - lengths.finetune)
+          ),
+      ),
       summary=_summary,
       labels=lambda local: np.asarray(local['labels']),
       noisy_clients=lambda records: records['noisy'],

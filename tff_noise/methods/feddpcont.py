@@ -250,6 +250,7 @@ def _build(task: method.Task, params: FedDPContParams) -> method.Schedule:
       fields=(*label_fields, *asked, *round_process.fields),
       releases=lambda rounds, _: (
           _label_release(mechanism, len(task.client_sizes)),
+          *method.optimizer_releases(task.optimizer, rounds),
           ledger.model_updates(rounds),
       ),
       summary=lambda records: _summary(estimate(records), mechanism, prior),

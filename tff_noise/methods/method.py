@@ -280,6 +280,24 @@ def draw_cohort(
   )
 
 
+def optimizer_releases(
+    optimizer: optimizer_lib.FederatedOptimizer | None, rounds: int
+) -> tuple[ledger.Release, ...]:
+  """Returns the ledger's entries of what `rounds` rounds of an optimizer show of single clients."""
+  from tff_noise.privacy import ledger
+
+  shown = []
+  if optimizer is not None and optimizer.combine is not None:
+    shown.append(('local model', 'trained on the true local labels'))
+  if optimizer is not None and optimizer.choice is not None:
+    shown.append(('mean loss', 'of the global or the local model on the true local labels'))
+  return tuple(
+      ledger.per_client_statistics(name, rounds, what, 'single clients')
+      for name, what in shown
+      if rounds
+  )
+
+
 _LAST_LOSS = 'last_loss'
 
 

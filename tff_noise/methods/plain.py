@@ -74,7 +74,11 @@ def _build(
   )
   asked = () if chooser is None else chooser.fields
   return method.Schedule(
-      (stage,), (*asked, *round_process.fields), lambda rounds, _: (ledger.model_updates(rounds),)
+      (stage,),
+      (*asked, *round_process.fields),
+      lambda rounds, _: (
+          *method.optimizer_releases(task.optimizer, rounds), ledger.model_updates(rounds)
+      ),
   )
 
 
