@@ -2,11 +2,9 @@
 
 import tensorflow as tf
 
+from tff_noise.federated import client_work
 from tff_noise.federated import stacked
-from tff_noise.models import images
 from tff_noise.models import keras_model
-
-_BATCH_SIZE = 100
 
 
 def validation(model: keras_model.KerasModel, keep: int) -> stacked.Judge:
@@ -99,11 +97,5 @@ def _for_each(function, num_clients, dtype):
 def _predict(network, model, weights, x):
   """int32 `[n]`, the classes that a model with these weights predicts."""
   keras_model.assign(network, weights)
-  num_examples = tf.shape(x)[0]
-  num_batches = tf.maximum(1, (num_examples + _BATCH_SIZE - 1) // _BATCH_SIZE)
-  parts = tf.TensorArray(tf.int32, num_batches, infer_shape=False, element_shape=(None,))
-  for i in tf.range(num_batches):
-    pixels = images.read(x[i * _BATCH_SIZE : (i + 1) * _BATCH_SIZE], model.input_shape)
-    logits, _ = network(pixels, training=False)
-    parts = parts.write(i, tf.argmax(logits, axis=1, output_type=tf.int32))
-  return parts.concat()
+  logits = client_work.predict(network, model.input_shape, x)
+  return tf.argmax(logits, axis=1, output_type=tf.int32)

@@ -186,7 +186,8 @@ def plan_iterations(
   return cohorts, tuple(ends)
 
 
-def _initial_local(examples: types.ClientExamples):
+def initial_local(examples: types.ClientExamples) -> Any:
+  """Returns what a client keeps before the first round: labels, losses, estimated noise."""
   return collections.OrderedDict(
       labels=examples.y.astype(np.int32),
       losses=np.zeros(len(examples.y), np.float32),
@@ -365,7 +366,7 @@ def _build(task: method.Task, params: FedCorrParams) -> method.Schedule:
         fed_avg, round_num, np.intersect1d(clean_clients(records, params), present)
     )
 
-  common = {'initial_local': _initial_local, 'columns': _columns}
+  common = {'initial_local': initial_local, 'columns': _columns}
   stages = (
       method.Stage(
           'preprocess', len(cohorts), parts.preprocess._replace(fields=preprocess_fields),
