@@ -108,11 +108,15 @@ class CrossEntropy(NamedTuple):
     temperature_reading: The paper says no more than "temperature 10". 'divide' takes it literally,
       so that gradients shrink by T; 'rescale' multiplies the loss by T^2, as in distillation
       (Hinton et al. 2015).
+    keep_probability: a in (1/K, 1], with which a label is the one it stands for, all others being
+      equally likely: the loss is that of the label's own distribution, `-log (T^T p)_y` (forward
+      correction, Patrini et al. 2017). Below 1 for labels that are reports of randomised response.
   """
 
   label_smoothing: float = 0.0
   temperature: float = 1.0
   temperature_reading: str = 'divide'
+  keep_probability: float = 1.0
 
 
 class LocalTraining(NamedTuple):

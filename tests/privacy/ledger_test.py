@@ -2,115 +2,275 @@
 
 import json
 import math
+import os
 
+import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
 from tff_noise.privacy import ledger
+from tff_noise.privacy import protection
+
+_REPORTS = protection.LabelReports(10, '0.81', num_labels=1000)
+_NOISE = protection.NoisySum(2.0, 0.5, cohort=10, population=100)
 
 
-def _release(epsilon=0.81, status=ledger.Status.PROVED, **changes):
-  return ledger.Release(
-      name='label histogram',
-      recipient='server',
-      aggregation='secure sum',
-      mechanism='randomised response',
-      unit=ledger.Unit.LABEL,
-      epsilon=epsilon,
-      times=1,
-      accounting='memoised',
-      status=status,
-      claim='Labels are flipped.',
-  )._replace(**changes)
+def _declare(**protections):
+  return [
+      {
+          'name': name,
+          'disclosure': 'DP, secure sum' if name == 'labels' else 'sum',
+          'protection': protection.to_json(shield),
+      }
+      for name, shield in protections.items()
+  ]
 
 
-class TotalTest(parameterized.TestCase):
-
-  def test_proved_epsilons_add_up(self):
-    total = ledger.total_epsilon([_release(0.25), _release(0.5)], ledger.Unit.LABEL)
-    self.assertEqual(total, 0.75)
-
-  def test_no_release_costs_nothing(self):
-    self.assertEqual(ledger.total_epsilon([], ledger.Unit.LABEL), 0)
-
-  def test_one_release_without_guarantee_makes_the_total_infinite(self):
-    releases = [_release(0.25), ledger.model_updates(10), _release(0.5)]
-    self.assertEqual(ledger.total_epsilon(releases, ledger.Unit.LABEL), math.inf)
-
-  def test_a_number_does_not_rescue_a_release_without_guarantee(self):
-    # Status NONE counts, whatever somebody wrote beside it.
-    wrong = _release(0.1, ledger.Status.NONE)
-    self.assertEqual(ledger.total_epsilon([wrong], ledger.Unit.LABEL), math.inf)
-
-  def test_model_updates_have_no_guarantee(self):
-    updates = ledger.model_updates(7)
-    self.assertEqual(
-        (updates.status, updates.epsilon, updates.times), (ledger.Status.NONE, math.inf, 7)
-    )
-    self.assertIs(updates.unit, ledger.Unit.LABEL)
+_NAMES = ('labels', 'update', 'size')
+_DECLARED = _declare(labels=_REPORTS, update=None, size=protection.Counts())
 
 
-  def test_statistics_of_single_clients_have_no_guarantee(self):
-    statistic = ledger.per_client_statistics('LID score', 5, 'of predictions', 'single clients')
-    self.assertEqual(
-        (statistic.status, statistic.epsilon, statistic.times),
-        (ledger.Status.NONE, math.inf, 5),
-    )
-    self.assertEqual(
-        (statistic.mechanism, statistic.aggregation), ('none: of predictions', 'single clients')
-    )
-    self.assertEqual(ledger.total_epsilon([statistic], ledger.Unit.LABEL), math.inf)
+class _Case(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.path = os.path.join(self.create_tempdir().full_path, 'ledger.jsonl')
+
+  def _open(self, declared=_DECLARED):
+    return ledger.Ledger(_NAMES, declared, self.path)
+
+  def _lines(self):
+    with open(self.path, encoding='utf-8') as file:
+      return file.read().splitlines(keepends=True)
+
+  def _write(self, lines):
+    with open(self.path, 'w', encoding='utf-8') as file:
+      file.writelines(lines)
+
+  def _record(self, book, rounds, first=1):
+    for i in range(first, first + rounds):
+      book.record(i, 'train', ['size', 'update'], np.array([i, 0]))
 
 
-class StatementTest(absltest.TestCase):
+class FileTest(_Case):
+
+  def test_says_what_when_and_by_whom(self):
+    book = self._open()
+    book.record(1, 'train', ['labels'], np.arange(20))
+    self._record(book, 2)
+    entries, head = ledger.read(self.path, _DECLARED)
+    self.assertEqual([e.fields for e in entries], [(0,), (1, 2), (1, 2)])
+    self.assertEqual([e.round_num for e in entries], [1, 1, 2])
+    self.assertEqual([e.clients for e in entries], [20, 2, 2])
+    self.assertEqual(tuple(entries), book.entries)
+    self.assertEqual(bytes.fromhex(head), bytes(book.position.head))
+
+  def test_a_cohort_is_told_apart_whatever_its_order(self):
+    book = self._open()
+    for ids in ([3, 1], [1, 3], [13], [1, 2]):
+      book.record(1, 'train', ['size'], np.array(ids))
+    cohorts = [entry.cohort for entry in book.entries]
+    self.assertEqual(cohorts[0], cohorts[1])
+    self.assertLen(set(cohorts), 3)
+
+  def test_nothing_sent_is_no_entry(self):
+    book = self._open()
+    book.record(1, 'train', [], np.arange(3))
+    book.record(1, 'train', ['size'], np.array([], int))
+    self.assertEmpty(book.entries)
+    self.assertFalse(os.path.exists(self.path))
+
+  def test_what_was_not_declared_cannot_be_recorded(self):
+    with self.assertRaises(KeyError):
+      self._open().record(1, 'train', ['secret'], np.arange(3))
+
+  @parameterized.parameters(
+      ('"clients": 2', '"clients": 3'),
+      ('"fields": [1, 2]', '"fields": [2]'),
+      ('"round_num": 2', '"round_num": 1'),
+      ('"stage": "train"', '"stage": "other"'),
+      ('{', '[{'),
+      ('"hash": "', '"hash": "0'),
+  )
+  def test_a_changed_line_is_noticed(self, old, new):
+    self._record(self._open(), 3)
+    lines = self._lines()
+    self._write([lines[0], lines[1].replace(old, new), lines[2]])
+    with self.assertRaisesRegex(ledger.LedgerError, 'line 2'):
+      ledger.read(self.path, _DECLARED)
+
+  @parameterized.parameters(([1, 2], 1), ([0, 2], 2), ([1, 0, 2], 1), ([0, 0, 1, 2], 2))
+  def test_missing_moved_and_doubled_lines_are_noticed(self, order, line):
+    self._record(self._open(), 3)
+    lines = self._lines()
+    self._write([lines[i] for i in order])
+    with self.assertRaisesRegex(ledger.LedgerError, f'line {line} does not follow'):
+      ledger.read(self.path, _DECLARED)
+
+  def test_another_declaration_is_noticed(self):
+    self._record(self._open(), 1)
+    weaker = _declare(labels=_REPORTS, update=protection.Counts(), size=protection.Counts())
+    with self.assertRaisesRegex(ledger.LedgerError, 'uplink.json was changed'):
+      ledger.read(self.path, weaker)
+
+  def test_a_value_that_is_not_declared_is_noticed(self):
+    book = ledger.Ledger((*_NAMES, 'more'), _DECLARED, self.path)
+    book.record(1, 'train', ['more'], np.arange(3))
+    with self.assertRaisesRegex(ledger.LedgerError, 'does not declare'):
+      ledger.read(self.path, _DECLARED)
+
+  def test_without_a_file_entries_are_kept_in_memory(self):
+    book = ledger.Ledger(_NAMES, _DECLARED)
+    self._record(book, 2)
+    self.assertLen(book.entries, 2)
+
+
+class ResumeTest(_Case):
+
+  def test_repeated_rounds_are_neither_forgotten_nor_counted_twice(self):
+    first = self._open()
+    self._record(first, 2)
+    checkpoint = first.position
+    self._record(first, 3, first=3)
+    whole = self._lines()
+
+    again = self._open()
+    again.resume(checkpoint)
+    self.assertLen(again.entries, 2)
+    self._record(again, 2, first=3)
+    self.assertEqual(self._lines(), whole)  # Round 5 stays, it was announced.
+    self._record(again, 3, first=5)
+    self.assertLen(self._lines(), 7)
+    self.assertEqual(self._lines()[:5], whole)
+    self.assertEqual(tuple(ledger.read(self.path, _DECLARED)[0]), again.entries)
+
+  def test_without_a_checkpoint_everything_is_repeated(self):
+    self._record(self._open(), 3)
+    whole = self._lines()
+    self._record(self._open(), 3)
+    self.assertEqual(self._lines(), whole)
+
+  def test_another_release_in_place_of_one_that_was_made_is_refused(self):
+    self._record(self._open(), 3)
+    book = self._open()
+    with self.assertRaisesRegex(ledger.LedgerError, 'round 1'):
+      book.record(1, 'train', ['update'], np.array([7]))
+
+  @parameterized.parameters(1, 3)
+  def test_a_shortened_file_is_refused(self, left):
+    book = self._open()
+    self._record(book, 4)
+    self._write(self._lines()[:left])
+    with self.assertRaisesRegex(ledger.LedgerError, 'the 4 releases'):
+      self._open().resume(book.position)
+
+  def test_a_lost_file_is_refused(self):
+    book = self._open()
+    self._record(book, 1)
+    os.remove(self.path)
+    with self.assertRaisesRegex(ledger.LedgerError, 'does not hold'):
+      self._open().resume(book.position)
+
+  def test_another_runs_file_is_refused(self):
+    book = ledger.Ledger(_NAMES, _DECLARED)
+    self._record(book, 2, first=5)
+    self._record(self._open(), 2)
+    with self.assertRaisesRegex(ledger.LedgerError, 'another run'):
+      self._open().resume(book.position)
+
+  def test_the_position_of_a_start_fits_an_empty_ledger(self):
+    book = self._open()
+    book.resume(self._open().position)
+    self.assertEqual(book.position.count, 0)
+
+  @parameterized.parameters(1, 40)
+  def test_a_line_without_its_end_was_never_released(self, cut):
+    self._record(self._open(), 2)
+    whole = self._lines()
+    self._write([whole[0], whole[1][:-cut]])
+    self.assertLen(ledger.read(self.path, _DECLARED)[0], 1)
+    book = self._open()
+    self._record(book, 2)
+    self.assertEqual(self._lines(), whole)
+
+
+class TotalsTest(_Case):
+
+  def _entries(self, *fields, cohorts=('a',)):
+    return [
+        ledger.Entry(i, 'train', f, 10, cohorts[i % len(cohorts)]) for i, f in enumerate(fields)
+    ]
+
+  def test_one_unprotected_value_leaves_no_label_guarantee(self):
+    costs = ledger.totals(self._entries((0,), (1, 2)), _DECLARED)
+    self.assertEqual({c.epsilon for c in costs.values()}, {math.inf})
+
+  def test_what_was_declared_and_never_sent_costs_nothing(self):
+    costs = ledger.totals(self._entries((0,), (2,)), _DECLARED)
+    self.assertAlmostEqual(costs[protection.Unit.LABEL].epsilon, 0.81)
+    self.assertEqual(costs[protection.Unit.CLIENT].epsilon, math.inf)
+
+  def test_rounds_of_noise_compose_and_values_of_one_round_do_not(self):
+    declared = _declare(update=_NOISE, variate=_NOISE)
+    costs = ledger.totals(self._entries((0, 1), (0, 1), (0, 1)), declared)
+    expected = protection.cost(_NOISE, 3, protection.Unit.CLIENT, ledger.DELTA).epsilon
+    self.assertEqual(costs[protection.Unit.CLIENT].epsilon, expected)
+
+  def test_each_value_says_how_often_it_was_sent(self):
+    labels, update, size = ledger.releases(self._entries((0,), (1, 2), (1, 2)), _DECLARED)
+    self.assertEqual((labels.times, update.times, size.times), (1, 2, 2))
+    self.assertEqual((update.cost.epsilon, size.cost.epsilon), (math.inf, 0))
+
+  def test_a_sum_over_a_fixed_cohort_has_a_central_bound(self):
+    (labels,) = ledger.releases(self._entries((0,), (0,)), _DECLARED)
+    self.assertAlmostEqual(labels.central.upper, 0.0496, places=3)
+    self.assertLess(labels.central.lower, labels.central.upper)
+
+  def test_two_cohorts_have_none(self):
+    (labels,) = ledger.releases(self._entries((0,), (0,), cohorts=('a', 'b')), _DECLARED)
+    self.assertIsNone(labels.central)
+
+
+class JsonTest(_Case):
+
+  def _content(self, *fields, declared=_DECLARED):
+    entries = [ledger.Entry(i, 'train', f, 10, 'a') for i, f in enumerate(fields)]
+    # `allow_nan=False` refuses Infinity, which other languages' parsers cannot read.
+    return json.loads(json.dumps(ledger.to_json(entries, declared), allow_nan=False))
+
+  def test_infinity_is_text(self):
+    content = self._content((0,), (1, 2))
+    epsilons = [r['epsilon'] for r in content['releases']]
+    self.assertAlmostEqual(epsilons[0], 0.81)
+    self.assertEqual(epsilons[1:], ['inf', 0])
+    self.assertEqual([r['status'] for r in content['releases']], ['proved', 'none', 'proved'])
+    self.assertEqual([t['epsilon'] for t in content['totals']], ['inf'] * 3)
+    self.assertEqual([t['unit'] for t in content['totals']], [u.value for u in protection.Unit])
 
   def test_says_that_updates_and_simulation_protect_nobody(self):
-    statement = ledger.statement([ledger.model_updates(1)])
-    self.assertIn('model updates', statement)
+    statement = self._content((0,), (1, 2))['statement']
+    self.assertIn('Theorem 1 of FedDPCont covers the label sharing only', statement)
     self.assertIn('no finite label epsilon', statement)
-    self.assertIn('simulation', statement)
     self.assertIn('protects nobody', statement)
+    self.assertNotIn('Theorem', self._content((1, 2))['statement'])
 
-  def test_says_what_each_release_may_claim(self):
-    self.assertIn('Labels are flipped.', ledger.statement([_release(), ledger.model_updates(1)]))
-    self.assertNotIn('flipped', ledger.statement([ledger.model_updates(1)]).split('This is')[0])
+  def test_says_for_which_units_an_epsilon_holds(self):
+    statement = self._content((0,), declared=_declare(labels=_REPORTS))['statement']
+    self.assertIn('costs the label of one example epsilon 0.81.', statement)
+    self.assertNotIn('one client', statement)
+    statement = self._content((0,), declared=_declare(update=_NOISE))['statement']
+    self.assertRegex(statement, r'costs one client epsilon [0-9.]+ at delta 1e-05\.')
 
-  def test_says_what_the_server_sees_of_single_clients(self):
-    statistic = ledger.per_client_statistics('LID score', 5, 'of predictions', 'single clients')
-    self.assertIn('sees the LID score of each client', ledger.statement([statistic]))
+  def test_names_what_the_server_sees_of_single_clients(self):
+    declared = [{**_declare(lid=None)[0], 'disclosure': 'per client'}]
+    statement = self._content((0,), declared=declared)['statement']
+    self.assertIn('Of single clients the server sees: lid.', statement)
 
   def test_is_one_paragraph(self):
-    for releases in ([_release(), ledger.model_updates(1)], [ledger.model_updates(1)]):
-      statement = ledger.statement(releases)
+    for fields in ([(0,), (1, 2)], [(1, 2)], [(0,)]):
+      statement = self._content(*fields)['statement']
       self.assertNotRegex(statement, r'\s\s|\n|^\s|\s$')
       self.assertEndsWith(statement, '.')
-
-
-class JsonTest(absltest.TestCase):
-
-  def test_strict_json_with_infinity_as_text(self):
-    content = ledger.to_json([_release(0.81), ledger.model_updates(3)])
-    # `allow_nan=False` refuses Infinity, which other languages' parsers cannot read.
-    content = json.loads(json.dumps(content, allow_nan=False))
-    self.assertEqual([r['epsilon'] for r in content['releases']], [0.81, 'inf'])
-    self.assertEqual([r['status'] for r in content['releases']], ['proved', 'none'])
-    self.assertEqual(
-        content['totals'], [{'unit': 'the label of one example', 'epsilon': 'inf'}]
-    )
-    self.assertEqual(
-        content['statement'], ledger.statement([_release(0.81), ledger.model_updates(3)])
-    )
-
-  def test_every_field_of_a_release_is_there(self):
-    (release,) = ledger.to_json([_release()])['releases']
-    self.assertEqual(set(release), set(ledger.Release._fields))
-    self.assertEqual(release['unit'], 'the label of one example')
-
-  def test_finite_total_is_a_number(self):
-    self.assertEqual(
-        ledger.to_json([_release(0.81)])['totals'],
-        [{'unit': 'the label of one example', 'epsilon': 0.81}],
-    )
 
 
 if __name__ == '__main__':

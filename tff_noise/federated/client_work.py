@@ -14,6 +14,7 @@ from tff_noise.federated import optimizer as optimizer_lib
 from tff_noise.federated import uplink
 from tff_noise.models import images
 from tff_noise.models import keras_model
+from tff_noise.privacy import protection
 
 # Public bounds of the metrics; the secure sum clips to them.
 _MAX_LOSS = 100.0
@@ -35,7 +36,8 @@ TRAINING_SUMS = (
         'training loss times examples, shown each round',
     ),
     uplink.UplinkSum(
-        'examples', np.float32, 0.0, _MAX_EXAMPLES, 'turns the summed loss into a mean'
+        'examples', np.float32, 0.0, _MAX_EXAMPLES, 'turns the summed loss into a mean',
+        protection.Counts(),
     ),
     uplink.UplinkSum(
         'rejected', np.int32, 0, 1, 'clients whose update was not finite and was left out'

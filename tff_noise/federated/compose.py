@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_noise import types
 from tff_noise.federated import aggregation as aggregation_lib
 from tff_noise.federated import client_work
 from tff_noise.federated import disclosure
@@ -119,6 +120,8 @@ def build_round_process(
   """
   optimizer = optimizer or optimizer_lib.fed_avg(model.weights_type)
   aggregation = aggregation or aggregation_lib.weighted_mean()
+  if aggregation.scalar is None:
+    _require_updates_alone(model, work, optimizer, judge)
   server, rule = optimizer.server, optimizer.client
   initialize_server = tff.tensorflow.computation(server.initialize)
   server_state_type = initialize_server.type_signature.result
@@ -255,6 +258,26 @@ def build_round_process(
   return RoundProcess(process, step.fields, broadcast_bytes, optimizer)
 
 
+def _require_updates_alone(model, work, optimizer, judge):
+  """Raises `UsageError` where clients would send more than one noise protects."""
+  rule = optimizer.client
+  if judge is not None or optimizer.combine is not None:
+    raise types.UsageError(
+        '--client_dp_noise protects a sum of updates, and here the server takes single models'
+    )
+  sent = [value.name for value in (*work.sums, *work.reports, *rule.sums, *rule.reports)]
+  if optimizer.server.counts_examples:
+    sent.append('examples')
+  if sent:
+    raise types.UsageError(
+        '--client_dp_noise protects updates alone, and here clients also send: ' + ', '.join(sent)
+    )
+  if len(model.weights_type.non_trainable):
+    raise types.UsageError(
+        '--client_dp_noise would put noise on batch statistics: use --norm=group'
+    )
+
+
 class _Parts(NamedTuple):
   """What the server's step is built from."""
 
@@ -271,6 +294,12 @@ class _Parts(NamedTuple):
   def reports(self) -> tuple[uplink.UplinkReport, ...]:
     """What the server sees by client."""
     return (*self.work.reports, *self.optimizer.client.reports)
+
+  def sums(self, *more: uplink.UplinkSum) -> tuple[uplink.UplinkSum, ...]:
+    """What is summed over the clients besides their updates."""
+    if self.aggregation.scalar is None:
+      return ()
+    return (*client_work.TRAINING_SUMS, *self.work.sums, *more)
 
 
 class _Stepped(NamedTuple):
@@ -303,7 +332,7 @@ def _mean_step(parts: _Parts) -> _Step:
   server, rule = parts.optimizer.server, parts.optimizer.client
   update_type = parts.output_type.update
   mean = parts.aggregation.update.create(update_type, tff.TensorType(np.float32))
-  declared = (*client_work.TRAINING_SUMS, *parts.work.sums, *rule.sums)
+  declared = parts.sums(*rule.sums)
 
   @tff.tensorflow.computation(
       parts.server_state_type, parts.model.weights_type, update_type, _sums_type(declared)
@@ -335,7 +364,7 @@ def _mean_step(parts: _Parts) -> _Step:
 def _stacked_step(parts: _Parts) -> _Step:
   """The server sees the contributions of single clients."""
   server, rule = parts.optimizer.server, parts.optimizer.client
-  declared = (*client_work.TRAINING_SUMS, *parts.work.sums)
+  declared = parts.sums()
   row_type = stacked.row_type(parts.output_type.update, rule.sums, parts.reports)
   held_type = () if parts.judge is None else parts.judge.held_type or ()
 
@@ -433,7 +462,7 @@ def _sum(contributions, sums, aggregation):
     process = aggregation.scalar(s).create(tff.TensorType(s.dtype))
     # These processes have no state: their bounds are constants.
     totals[s.name] = process.next(process.initialize(), contributions[s.name]).result
-  return tff.federated_zip(totals)
+  return tff.federated_zip(totals) if totals else tff.federated_value(totals, tff.SERVER)
 
 
 def _metrics(stepped):
@@ -441,6 +470,8 @@ def _metrics(stepped):
 
   @tff.tensorflow.computation
   def finalize(sums):
+    if not sums:
+      return sums
     loss = tf.math.divide_no_nan(sums['loss'], sums['examples'])
     return collections.OrderedDict(sums, loss=loss)
 

@@ -9,19 +9,24 @@ import tensorflow_federated as tff
 
 from tff_noise.federated import disclosure
 from tff_noise.federated import uplink
+from tff_noise.privacy import protection as protection_lib
 
 
-def build_label_communication(
-    num_classes: int, *, max_count: int, max_clients: int, private: bool
-) -> tuple[tff.Computation, tuple[uplink.UplinkField, ...]]:
-  """Returns `({int64[K]}@CLIENTS -> int64[K]@SERVER)`, a secure sum, and its uplink.
+def declare(
+    num_classes: int,
+    *,
+    max_count: int,
+    max_clients: int,
+    protection: protection_lib.LabelReports | None,
+) -> tuple[int, tuple[uplink.UplinkField, ...]]:
+  """Returns the bit width of the secure sum of histograms, and its uplink.
 
   Args:
     num_classes: K.
     max_count: The largest count in any client's bin, public; fixes the bit width.
     max_clients: The largest number of clients summed, to prove that int64 cannot overflow.
-    private: Whether the histograms hold flipped labels; False is the upper bound of the paper's
-      table 4, and declared as what it is.
+    protection: What flipped the labels of the histograms; None for the upper bound of the paper's
+      table 4, which is declared as what it is.
 
   Raises:
     ValueError: If the sum could overflow, or would hide no one: a sum over one client is that
@@ -36,24 +41,43 @@ def build_label_communication(
     raise ValueError(f'max_count must be positive and its sum below 2**62, got {max_count}')
   histogram_type = tff.TensorType(np.int64, (num_classes,))
   bitwidth = int(max_count).bit_length()
-
-  @tff.federated_computation(tff.FederatedType(histogram_type, tff.CLIENTS))
-  def label_communication(histograms):
-    return tff.federated_secure_sum_bitwidth(histograms, bitwidth)
-
   fields = (
       uplink.UplinkField(
           name='label histogram',
           type_spec=str(histogram_type),
           intrinsic='federated_secure_sum_bitwidth',
           disclosure=(
-              uplink.Disclosure.DP_SECURE_SUM if private else uplink.Disclosure.SECURE_SUM
+              uplink.Disclosure.DP_SECURE_SUM if protection else uplink.Disclosure.SECURE_SUM
           ),
           lower=0,
           upper=2**bitwidth - 1,
           reason='the distribution that contrastive labels are drawn from',
           num_bytes=uplink.num_bytes(histogram_type),
+          protection=protection,
       ),
   )
+  return bitwidth, fields
+
+
+def build_label_communication(
+    num_classes: int,
+    *,
+    max_count: int,
+    max_clients: int,
+    protection: protection_lib.LabelReports | None,
+) -> tuple[tff.Computation, tuple[uplink.UplinkField, ...]]:
+  """Returns `({int64[K]}@CLIENTS -> int64[K]@SERVER)`, a secure sum, and its uplink.
+
+  Args and errors are those of `declare`.
+  """
+  bitwidth, fields = declare(
+      num_classes, max_count=max_count, max_clients=max_clients, protection=protection
+  )
+  histogram_type = tff.TensorType(np.int64, (num_classes,))
+
+  @tff.federated_computation(tff.FederatedType(histogram_type, tff.CLIENTS))
+  def label_communication(histograms):
+    return tff.federated_secure_sum_bitwidth(histograms, bitwidth)
+
   disclosure.check(label_communication, fields)
   return label_communication, fields

@@ -135,7 +135,8 @@ class ServerInputs(NamedTuple):
     update: The mean over clients of what they sent, weighted by their examples; 0 if nobody's
       update was finite.
     sums: By name: float32 `examples`, those of all clients whose update was finite, and what
-      `ClientRule.sums` sum to. There may be others, for which nothing is promised.
+      `ClientRule.sums` sum to. There may be others, for which nothing is promised. Empty where
+      nothing but updates may leave a client.
   """
 
   weights: tff.learning.models.ModelWeights
@@ -150,11 +151,13 @@ class ServerRule(NamedTuple):
     initialize: `( -> state)`.
     next: `(state, ServerInputs) -> (state, w_{t+1})`.
     broadcast: `state -> ` what clients receive besides the model.
+    counts_examples: Whether `next` cannot do without the sum `examples`.
   """
 
   initialize: Callable[[], Any]
   next: Callable[[Any, ServerInputs], tuple[Any, tff.learning.models.ModelWeights]]
   broadcast: Callable[[Any], Any] = lambda state: ()
+  counts_examples: bool = False
 
 
 def _moved_by_update(inputs: ServerInputs) -> tff.learning.models.ModelWeights:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_noise.privacy import protection as protection_lib
+
 
 class Disclosure(enum.Enum):
   """Who can see a client's own contribution to a field.
@@ -41,6 +43,7 @@ class UplinkField(NamedTuple):
     upper: Largest, likewise.
     reason: Why the method needs it.
     num_bytes: Size of one client's contribution.
+    protection: What protects a contribution, or the sum; None for nothing.
   """
 
   name: str
@@ -51,6 +54,7 @@ class UplinkField(NamedTuple):
   upper: float | None
   reason: str
   num_bytes: int
+  protection: protection_lib.Protection = None
 
 
 class UplinkSum(NamedTuple):
@@ -62,6 +66,7 @@ class UplinkSum(NamedTuple):
     lower: Smallest contribution of one client; the secure sum clips to it.
     upper: Largest.
     reason: Why it is needed.
+    protection: What protects it; None for nothing.
   """
 
   name: str
@@ -69,6 +74,7 @@ class UplinkSum(NamedTuple):
   lower: float
   upper: float
   reason: str
+  protection: protection_lib.Protection = None
 
 
 class UplinkReport(NamedTuple):
@@ -129,4 +135,11 @@ def num_bytes(type_spec: tff.Type) -> int:
 
 def to_json(fields: tuple[UplinkField, ...]) -> list[dict[str, Any]]:
   """Returns the content of `uplink.json`."""
-  return [{**f._asdict(), 'disclosure': f.disclosure.value} for f in fields]
+  return [
+      {
+          **f._asdict(),
+          'disclosure': f.disclosure.value,
+          'protection': protection_lib.to_json(f.protection),
+      }
+      for f in fields
+  ]

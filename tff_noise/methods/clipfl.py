@@ -27,7 +27,6 @@ from tff_noise import rng
 from tff_noise import types
 from tff_noise.methods import method
 from tff_noise.methods import plain
-from tff_noise.privacy import ledger
 from tff_noise.selection import candidacy
 
 if TYPE_CHECKING:
@@ -220,7 +219,6 @@ def _build(task: method.Task, params: ClipFLParams) -> method.Schedule:
     return method.draw_cohort(task, round_num, candidates, size(records))
 
   chooser = method.build_chooser(task, size)
-  asked = () if chooser is None else chooser.fields
   common = {
       'columns': lambda _, records: {'pruned_clients': int(records['pruned'].sum())},
       'chooser': chooser,
@@ -239,12 +237,6 @@ def _build(task: method.Task, params: ClipFLParams) -> method.Schedule:
   )
   return method.Schedule(
       stages=stages,
-      fields=tuple(dict.fromkeys((*asked, *judged.fields, *process.fields))),
-      releases=lambda rounds, _: (
-          *_releases(min(rounds, identify), params.judge),
-          *method.optimizer_releases(task.optimizer, rounds),
-          ledger.model_updates(rounds),
-      ),
       summary=lambda records: {'clipfl': {'pruned_clients': int(records['pruned'].sum())}},
       noisy_clients=lambda records: records['pruned'],
       client_columns=lambda records: {
@@ -258,17 +250,6 @@ def _build(task: method.Task, params: ClipFLParams) -> method.Schedule:
 
 def _scores(records, params):
   return candidacy.scores(records['candidacies'], records['participations'], params.score)
-
-
-def _releases(judged_rounds, judge):
-  shown = [('judged local model', 'trained on the true local labels')]
-  if judge == 'lid':
-    shown.append(('LID score', 'of the local model on the true local labels'))
-  return tuple(
-      ledger.per_client_statistics(name, judged_rounds, what, 'single clients')
-      for name, what in shown
-      if judged_rounds
-  )
 
 
 METHOD = method.Method(

@@ -32,13 +32,16 @@ from tff_noise import params as params_lib
 from tff_noise import rng
 from tff_noise import types
 from tff_noise.methods import method
-from tff_noise.privacy import ledger
 from tff_noise.selection import noisy_clients
 
 if TYPE_CHECKING:
   from tff_noise.methods import fedcorr_clients
 
 STAGES = ('preprocess', 'finetune', 'usual')
+
+# What noisy clients do between rounds.
+_CORRECTION = 'correction'
+_RELABELLING = 'relabelling'
 
 # The public code fine-tunes for 500 rounds and trains for 450 more.
 _FINETUNE_SHARE = 500 / 950
@@ -199,13 +202,14 @@ def _flat(weights: Any) -> np.ndarray:
   return np.concatenate([np.asarray(w, np.float32).ravel() for w in weights.trainable])
 
 
-def _run_pass(part, clients, progress, chosen):
+def _run_pass(name, part, clients, progress, chosen):
   """Runs a pass over the chosen clients; returns the states of all and the reports in order."""
   from tff_noise.federated import per_client
 
   local = list(progress.local)
   if not len(chosen):
     return tuple(local), {}
+  clients.announce(name, chosen)
   output = part.run(
       progress.server.global_model_weights,
       [clients.datasets[i] for i in chosen],
@@ -273,7 +277,7 @@ class _Iterations(NamedTuple):
     present = np.zeros(len(split.noisy), bool)
     present[self.task.availability.present(progress.round_num)] = True
     judged = np.flatnonzero(split.noisy & present)
-    local, reports = _run_pass(self.parts.correct, clients, progress, judged)
+    local, reports = _run_pass(_CORRECTION, self.parts.correct, clients, progress, judged)
     noise = np.where(split.noisy, progress.records['noise'], 0.0)
     noise[unjudged] = np.nan  # They have not come yet, or hold too few examples.
     if len(judged):
@@ -293,13 +297,6 @@ class _Iterations(NamedTuple):
         ),
     }
     return progress._replace(local=tuple(local), records=records)
-
-  def noise_reports(self, records):
-    """How many noise estimates have been sent: one by each noisy client that was there."""
-    return sum(
-        int(records['noisy_by_iteration'][i, self.task.availability.present(end)].sum())
-        for i, end in enumerate(self.ends)
-    )
 
   def _with_anchor(self, progress):
     process = self.parts.preprocess.process
@@ -326,6 +323,7 @@ def clean_clients(records: method.Records, params: FedCorrParams) -> np.ndarray:
 
 
 def _build(task: method.Task, params: FedCorrParams) -> method.Schedule:
+  from tff_noise.federated import uplink
   from tff_noise.methods import fedcorr_clients
 
   lengths = stage_lengths(task, params)
@@ -340,7 +338,6 @@ def _build(task: method.Task, params: FedCorrParams) -> method.Schedule:
   preprocess_fields = _fields_of_cohort(parts.preprocess.fields, smallest)
 
   chooser = method.build_chooser(task)
-  asked = () if chooser is None else chooser.fields
 
   def starting(part):
     from tff_noise.federated import compose
@@ -355,7 +352,7 @@ def _build(task: method.Task, params: FedCorrParams) -> method.Schedule:
       return progress
     present = task.availability.present(progress.round_num)
     chosen = np.intersect1d(relabelled_clients(progress.records, params), present)
-    local, _ = _run_pass(parts.relabel_all, clients, progress, chosen)
+    local, _ = _run_pass(_RELABELLING, parts.relabel_all, clients, progress, chosen)
     return progress._replace(local=local)
 
   def select_clean(round_num, records):
@@ -383,25 +380,20 @@ def _build(task: method.Task, params: FedCorrParams) -> method.Schedule:
           enter=starting(parts.usual), chooser=chooser, **common,
       ),
   )
-  fields = (*preprocess_fields, *parts.correct.fields) if cohorts else ()
+  passes = {_CORRECTION: parts.correct} if cohorts else {}
+  if params.correction:
+    passes[_RELABELLING] = parts.relabel_all
+  weights_bytes = uplink.num_bytes(task.model.weights_type)
   return method.Schedule(
       stages=stages,
-      # Several clients a round send the same in both kinds of training.
-      fields=tuple(
-          dict.fromkeys((*fields, *parts.finetune.fields, *asked, *parts.usual.fields))
-      ),
-      releases=lambda rounds, records: (
-          *_releases(rounds, ends, smallest),
-          *method.optimizer_releases(
-              task.optimizer, max(0, rounds - len(cohorts) - lengths.finetune)
-          ),
-      ),
+      exchanges={
+          name: method.Exchange(part.run, part.fields, weights_bytes)
+          for name, part in passes.items()
+      },
       summary=_summary,
       labels=lambda local: np.asarray(local['labels']),
       noisy_clients=lambda records: records['noisy'],
       client_columns=lambda records: _client_columns(records, params),
-      extra_bytes_up=lambda records: iterations.noise_reports(records)
-      * sum(field.num_bytes for field in parts.correct.fields),
       client_scores=('lid', 'lid_score'),
   )
 
@@ -496,26 +488,6 @@ def _summary(records):
   }
 
 
-def _releases(rounds, ends, smallest):
-  # What of pre-processing has happened: a client sends its LID once in an iteration.
-  begun = int(np.searchsorted((0, *ends)[:-1], rounds))
-  done = int(np.searchsorted(ends, rounds, side='right'))
-  single = [
-      ('LID score', begun, 'of the local model on the true local labels'),
-      ('estimated noise level', done, 'of the noisy clients, after an iteration'),
-  ]
-  if smallest == 1:
-    single.append(('model in pre-processing', begun, 'trained on the true local labels'))
-  return (
-      *(
-          ledger.per_client_statistics(name, times, what, 'single clients')
-          for name, times, what in single
-          if times
-      ),
-      ledger.model_updates(rounds),
-  )
-
-
 METHOD = method.Method(
     name='fedcorr',
     title='finds noisy clients by LID, corrects labels in three stages',
@@ -527,4 +499,5 @@ METHOD = method.Method(
     per_client='the LID score and the estimated noise of each client, and in pre-processing with '
     'one client a round its model',
     takes_base=True,
+    corrects_labels=True,
 )

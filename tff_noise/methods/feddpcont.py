@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tff_noise import params as params_lib
-from tff_noise import rng
 from tff_noise import types
 from tff_noise.methods import method
 from tff_noise.privacy import estimator
-from tff_noise.privacy import ledger
 from tff_noise.privacy import mechanism as mechanism_lib
+from tff_noise.privacy import protection
 
 if TYPE_CHECKING:
   import tensorflow_federated as tff
@@ -37,6 +36,10 @@ if TYPE_CHECKING:
   from tff_noise.federated import compose
   from tff_noise.federated import optimizer as optimizer_lib
   from tff_noise.models import keras_model
+
+
+# The exchange of labels, before the first round.
+_LABELS = 'label communication'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +181,7 @@ def client_histogram(
 ) -> np.ndarray:
   """Returns int64 `[K]`, what one client puts into the secure sum: counts of its flipped labels.
 
-  Without a mechanism the labels are counted as they are (the paper's "No DP").
+  Without a mechanism the labels are counted as they are: reports, or the paper's "No DP".
   """
   labels = examples.y
   if mechanism is not None:
@@ -207,7 +210,10 @@ def _build(task: method.Task, params: FedDPContParams) -> method.Schedule:
       num_classes,
       max_count=int(task.client_sizes.max()),
       max_clients=len(task.client_sizes),
-      private=mechanism is not None,
+      protection=mechanism
+      and protection.LabelReports(
+          num_classes, mechanism.epsilon, num_labels=int(task.client_sizes.sum())
+      ),
   )
   round_process = build_process(
       task.model,
@@ -219,20 +225,25 @@ def _build(task: method.Task, params: FedDPContParams) -> method.Schedule:
   )
 
   chooser = method.build_chooser(task)
-  asked = () if chooser is None else chooser.fields
 
   def estimate(records: method.Records) -> estimator.LabelEstimate:
     return estimator.estimate(records['label_histogram'], prior, mechanism)
 
   def enter(clients: method.Clients, progress: method.Progress) -> method.Progress:
     federation = clients.federation
-    key = rng.key(federation.seed, 'label reports')
+    key = mechanism_lib.simulation_key(federation.seed)
+    flip = None if task.label_privacy.in_training else mechanism
     histograms = [
-        client_histogram(i, examples, mechanism, num_classes=num_classes, key=key)
+        client_histogram(i, examples, flip, num_classes=num_classes, key=key)
         for i, examples in enumerate(federation.clients)
     ]
+    clients.announce(_LABELS, np.arange(len(histograms)))
     records = {'label_histogram': np.asarray(communicate(histograms), np.int64)}
-    server = set_label_prior(round_process.process, progress.server, estimate(records).prior)
+    contrast = estimate(records).prior
+    if task.label_privacy.in_training:
+      # Contrastive labels are of the kind that the loss is about: reports.
+      contrast = contrast @ mechanism.transition_matrix()
+    server = set_label_prior(round_process.process, progress.server, contrast)
     return progress._replace(server=server, records={**progress.records, **records})
 
   stage = method.Stage(
@@ -247,43 +258,8 @@ def _build(task: method.Task, params: FedDPContParams) -> method.Schedule:
   )
   return method.Schedule(
       stages=(stage,),
-      fields=(*label_fields, *asked, *round_process.fields),
-      releases=lambda rounds, _: (
-          _label_release(mechanism, len(task.client_sizes)),
-          *method.optimizer_releases(task.optimizer, rounds),
-          ledger.model_updates(rounds),
-      ),
+      exchanges={_LABELS: method.Exchange(communicate, label_fields)},
       summary=lambda records: _summary(estimate(records), mechanism, prior),
-      extra_bytes_up=lambda _: len(task.client_sizes) * sum(f.num_bytes for f in label_fields),
-  )
-
-
-def _label_release(mechanism, num_clients):
-  private = mechanism is not None
-  return ledger.Release(
-      name='label histogram',
-      recipient='server; the recovered distribution goes to all clients (post-processing)',
-      aggregation=f'secure sum over all {num_clients} clients',
-      mechanism=(
-          f'K-ary randomised response, K={mechanism.num_classes}, claimed epsilon '
-          f'{mechanism.epsilon}, keeps a label with probability {mechanism.keep_probability:.6f}'
-          if private
-          else 'none'
-      ),
-      unit=ledger.Unit.LABEL,
-      epsilon=mechanism.actual_epsilon if private else float('inf'),
-      times=1,
-      accounting='one memoised report for each example, whatever its later label',
-      status=ledger.Status.PROVED if private else ledger.Status.NONE,
-      claim=(
-          (
-              'Theorem 1 of FedDPCont covers the label sharing only.'
-              if private
-              else 'The label histogram was shared unflipped, without any privacy.'
-          )
-          + ' With the contrastive loss, the bias of the last layer gives the label histogram of a '
-          'client away.'
-      ),
   )
 
 

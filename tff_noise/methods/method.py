@@ -16,6 +16,8 @@ from tff_noise.selection import availability as availability_lib
 from tff_noise.selection import policies
 
 if TYPE_CHECKING:
+  import tensorflow_federated as tff
+
   from tff_noise.federated import aggregation
   from tff_noise.federated import client_work
   from tff_noise.federated import compose
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
   from tff_noise.federated import stacked
   from tff_noise.federated import uplink
   from tff_noise.models import keras_model
-  from tff_noise.privacy import ledger
+  from tff_noise.privacy import protection as protection_lib
 
 
 class LabelPrivacy(NamedTuple):
@@ -32,10 +34,13 @@ class LabelPrivacy(NamedTuple):
   Attributes:
     epsilon: Of one label's report, decimal text.
     prior: A key of `estimator.PRIORS`.
+    in_training: Whether clients' labels are the reports themselves, so that nothing else of them is
+      ever used.
   """
 
   epsilon: str
   prior: str
+  in_training: bool = False
 
 
 class Task(NamedTuple):
@@ -113,10 +118,13 @@ class Clients(NamedTuple):
   Attributes:
     federation: What they hold.
     datasets: Their data as TFF takes it, by client id.
+    announce: Called with the name of an exchange of the schedule and the ids of its clients, right
+      before it runs: what they are about to send goes into the privacy ledger first.
   """
 
   federation: types.Federation
   datasets: Sequence[Any]
+  announce: Callable[[str, np.ndarray], None]
 
 
 class Progress(NamedTuple):
@@ -137,22 +145,34 @@ class Progress(NamedTuple):
   local_optimizer: tuple[Any, ...] = ()
 
 
+class Exchange(NamedTuple):
+  """A computation besides the rounds in which clients send something.
+
+  Attributes:
+    computation: What runs.
+    fields: Every value that leaves a client.
+    bytes_down: Size of what each client receives.
+  """
+
+  computation: tff.Computation
+  fields: tuple[uplink.UplinkField, ...]
+  bytes_down: int = 0
+
+
 class Chooser(NamedTuple):
   """Chooses among the candidates of a round, see `optimizer.Choice`.
 
   Attributes:
     choose: From the clients, the progress and candidates' ids to the ids that take part.
-    records: Zeros in the shape and type of what it puts into the records.
+    records: A start in the shape and type of what it puts into the records.
     remember: From the records, the round's reports and its cohort to the next records.
-    fields: What candidates send.
-    bytes_down: Size of what each candidate receives.
+    poll: What candidates are asked; None where nothing is.
   """
 
   choose: Callable[[Clients, Progress, np.ndarray], np.ndarray]
   records: Records
   remember: Callable[[Records, Records, np.ndarray], Records]
-  fields: tuple[uplink.UplinkField, ...]
-  bytes_down: int
+  poll: Exchange | None
 
 
 class Stage(NamedTuple):
@@ -191,14 +211,24 @@ class Stage(NamedTuple):
   initial_local: Callable[[types.ClientExamples], Any] | None = None
   columns: Callable[[int, Records], Mapping[str, float]] = lambda *_: {}
 
+  @property
+  def poll(self) -> Exchange | None:
+    """What the candidates of a round are asked; None where nothing is."""
+    return None if self.chooser is None else self.chooser.poll
+
+  @property
+  def fields(self) -> tuple[uplink.UplinkField, ...]:
+    """Every value that leaves clients in a round."""
+    asked = () if self.poll is None else self.poll.fields
+    return (*asked, *self.round_process.fields)
+
 
 class Schedule(NamedTuple):
   """A method, ready to run.
 
   Attributes:
     stages: In order; those of no rounds are skipped.
-    fields: Every value that leaves clients in the whole run.
-    releases: From (rounds done, records) to the privacy ledger's entries.
+    exchanges: By name, what else clients take part in, see `Clients.announce`.
     summary: From the records to the method's own part of `summary.json`.
     labels: From a client's own state to the labels it believes now, int32 `[n_c]`; None for a
       method that corrects none.
@@ -206,18 +236,43 @@ class Schedule(NamedTuple):
       a method that does not judge clients.
     client_columns: From the records to float `[C]` by name, the method's columns in `clients.csv`.
     client_scores: Which of these are meant to be higher for noisier clients.
-    extra_bytes_up: From the records to what all clients together have sent outside the rounds.
   """
 
   stages: tuple[Stage, ...]
-  fields: tuple[uplink.UplinkField, ...]
-  releases: Callable[[int, Records], Sequence[ledger.Release]]
+  exchanges: Mapping[str, Exchange] = {}
   summary: Callable[[Records], Mapping[str, Any]] = lambda _: {}
   labels: Callable[[Any], np.ndarray] | None = None
   noisy_clients: Callable[[Records], np.ndarray] | None = None
   client_columns: Callable[[Records], Mapping[str, np.ndarray]] = lambda _: {}
   client_scores: tuple[str, ...] = ()
-  extra_bytes_up: Callable[[Records], int] = lambda _: 0
+
+  @property
+  def fields(self) -> tuple[uplink.UplinkField, ...]:
+    """Every value that leaves clients in the whole run."""
+    exchanges = [exchange.fields for exchange in self.exchanges.values()]
+    stages = [stage.fields for stage in self.stages if stage.rounds]
+    # Several stages send the same.
+    return tuple(dict.fromkeys(field for sent in (*exchanges, *stages) for field in sent))
+
+  def protected(self, protection: protection_lib.Protection) -> Schedule:
+    """Returns the schedule with `protection` on every value that has none of its own."""
+
+    def protect(sender):
+      return sender and sender._replace(
+          fields=tuple(
+              f._replace(protection=f.protection or protection) for f in sender.fields
+          )
+      )
+
+    stages = tuple(
+        stage._replace(
+            round_process=protect(stage.round_process),
+            chooser=stage.chooser and stage.chooser._replace(poll=protect(stage.chooser.poll)),
+        )
+        for stage in self.stages
+    )
+    exchanges = {name: protect(exchange) for name, exchange in self.exchanges.items()}
+    return self._replace(stages=stages, exchanges=exchanges)
 
 
 class Method(NamedTuple):
@@ -235,6 +290,7 @@ class Method(NamedTuple):
     takes_base: Whether it can run on the optimizer that --base names.
     compares_models: Whether the server compares models of single clients, so that no update can be
       summed securely.
+    corrects_labels: Whether clients change their labels.
   """
 
   name: str
@@ -246,6 +302,7 @@ class Method(NamedTuple):
   per_client: str = ''
   takes_base: bool = False
   compares_models: bool = False
+  corrects_labels: bool = False
 
 
 def uniform_selection(task: Task) -> Callable[[int, Records], np.ndarray]:
@@ -277,24 +334,6 @@ def draw_cohort(
     return policies.uniform(task.seed, round_num, candidates, size)
   return policies.proportional(
       task.seed, round_num, candidates, task.client_sizes, round(choice.ratio * size)
-  )
-
-
-def optimizer_releases(
-    optimizer: optimizer_lib.FederatedOptimizer | None, rounds: int
-) -> tuple[ledger.Release, ...]:
-  """Returns the ledger's entries of what `rounds` rounds of an optimizer show of single clients."""
-  from tff_noise.privacy import ledger
-
-  shown = []
-  if optimizer is not None and optimizer.combine is not None:
-    shown.append(('local model', 'trained on the true local labels'))
-  if optimizer is not None and optimizer.choice is not None:
-    shown.append(('mean loss', 'of the global or the local model on the true local labels'))
-  return tuple(
-      ledger.per_client_statistics(name, rounds, what, 'single clients')
-      for name, what in shown
-      if rounds
   )
 
 
@@ -338,11 +377,9 @@ def build_chooser(
     last[cohort] = reports['loss']
     return {**records, _LAST_LOSS: last}
 
-  stale = choice.poll is None
-  return Chooser(
-      choose,
-      {_LAST_LOSS: np.full(len(task.client_sizes), np.inf)} if stale else {},
-      remember,
-      () if stale else choice.poll.fields,
-      0 if stale else uplink.num_bytes(task.model.weights_type),
-  )
+  if choice.poll is None:
+    return Chooser(
+        choose, {_LAST_LOSS: np.full(len(task.client_sizes), np.inf)}, remember, poll=None
+    )
+  received = uplink.num_bytes(task.model.weights_type)
+  return Chooser(choose, {}, remember, Exchange(choice.poll.run, choice.poll.fields, received))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from tff_noise import types
 from tff_noise.methods import method
 from tff_noise.optimizers import registry
-from tff_noise.privacy import ledger
 
 if TYPE_CHECKING:
   from tff_noise.federated import aggregation as aggregation_lib
@@ -72,14 +71,7 @@ def _build(
   stage = method.Stage(
       'train', task.rounds, round_process, method.uniform_selection(task), chooser=chooser
   )
-  asked = () if chooser is None else chooser.fields
-  return method.Schedule(
-      (stage,),
-      (*asked, *round_process.fields),
-      lambda rounds, _: (
-          *method.optimizer_releases(task.optimizer, rounds), ledger.model_updates(rounds)
-      ),
-  )
+  return method.Schedule((stage,))
 
 
 METHODS = {

@@ -16,9 +16,13 @@ _PLAIN = types.CrossEntropy()
 def _class_losses(logits, form):
   """float32 `[b, K]`, the loss of every possible label.
 
-  `l(k) = -(1 - s) log p_k - (s / K) sum_j log p_j` with `p = softmax(z / T)`.
+  `l(k) = -(1 - s) log p_k - (s / K) sum_j log p_j` with `p = softmax(z / T)`, or, of labels that
+  were flipped, `(a - b) softmax(z / T) + b`.
   """
   log_p = tf.nn.log_softmax(logits / form.temperature)
+  if form.keep_probability < 1:
+    other = (1 - form.keep_probability) / (logits.shape[-1] - 1)
+    log_p = tf.math.log((form.keep_probability - other) * tf.exp(log_p) + other)
   s = form.label_smoothing
   values = -(1 - s) * log_p - s * tf.reduce_mean(log_p, axis=1, keepdims=True)
   return values * _gradient_scale(form)
@@ -31,7 +35,7 @@ def _gradient_scale(form):
 
 def _example_losses(logits, labels, form):
   """float32 `[b]`, the loss of the given labels."""
-  if form.label_smoothing == 0 and form.temperature == 1:
+  if form.label_smoothing == 0 and form.temperature == form.keep_probability == 1:
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
   return tf.gather(_class_losses(logits, form), labels, axis=1, batch_dims=1)
 

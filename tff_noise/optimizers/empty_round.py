@@ -20,6 +20,8 @@ def unless_empty(inputs: optimizer.ServerInputs, new: Any, old: Any) -> Any:
   """
   import tensorflow as tf
 
+  if 'examples' not in inputs.sums:
+    return new  # Under client-level noise nobody may know.
   # Half an example: the sum may have been quantised.
   anyone = inputs.sums['examples'] > 0.5
   return tf.nest.map_structure(lambda a, b: tf.where(anyone, a, b), new, old)

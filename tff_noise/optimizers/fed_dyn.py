@@ -95,7 +95,7 @@ def _build(setting: optimizer.Setting, params: FedDynParams) -> optimizer.Federa
     return collections.OrderedDict(state, h=new_h), weights
 
   return optimizer.FederatedOptimizer(
-      optimizer.ServerRule(initialize, step),
+      optimizer.ServerRule(initialize, step, counts_examples=True),
       optimizer.ClientRule(
           initial_state=[np.zeros(t.shape, t.dtype) for t in trainable_types],
           gradients=regularize,

@@ -96,7 +96,9 @@ def _build(setting: optimizer.Setting, params: ScaffoldParams) -> optimizer.Fede
     return collections.OrderedDict(state, average=averaging, variate=variate), weights
 
   return optimizer.FederatedOptimizer(
-      optimizer.ServerRule(initialize, step, broadcast=lambda state: state['variate']),
+      optimizer.ServerRule(
+          initialize, step, broadcast=lambda state: state['variate'], counts_examples=True
+      ),
       optimizer.ClientRule(
           initial_state=[np.zeros(t.shape, t.dtype) for t in trainable_types],
           gradients=correct,

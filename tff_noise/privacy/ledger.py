@@ -1,133 +1,348 @@
-"""What left the clients, what it cost in privacy, and what the run may therefore claim."""
+"""The ledger: every release of a run, in order, in a file that can only grow.
 
-import enum
+What may be released is declared in `uplink.json`; the ledger says when it was, by how many clients
+and by whom. Each entry holds the hash of the one before it, the first that of the declaration, so
+that neither can be changed unnoticed. An entry is on disk before the computation runs: a crash
+may leave an entry without its release, never a release without its entry.
+
+A run that is killed repeats the rounds since its last checkpoint. All its randomness is a function
+of the seed, so they release the same values again, which tells nobody anything new: the repeated
+entries have to equal those in the file, and are not written twice.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import json
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 
-class Unit(enum.Enum):
-  """What two neighbouring data sets differ in."""
+from tff_noise import types
+from tff_noise.privacy import amplification
+from tff_noise.privacy import protection as protection_lib
 
-  LABEL = 'the label of one example'
-
-
-class Status(enum.Enum):
-  """How far a guarantee goes."""
-
-  PROVED = 'proved'
-  NONE = 'none'
-
-
-class Release(NamedTuple):
-  """One kind of value that left the clients.
-
-  Attributes:
-    name: What it is.
-    recipient: Who sees it.
-    aggregation: In what form.
-    mechanism: What protects it.
-    unit: What the epsilon is about.
-    epsilon: Its cost for one example, all repetitions included; infinite without a guarantee.
-    times: How often it was made.
-    accounting: How the repetitions add up.
-    status: Whether the epsilon is proved.
-    claim: What may be said about it, in plain words.
-  """
-
-  name: str
-  recipient: str
-  aggregation: str
-  mechanism: str
-  unit: Unit
-  epsilon: float
-  times: int
-  accounting: str
-  status: Status
-  claim: str
-
+# The usual choice; it should be well below one over the number of units.
+DELTA = 1e-5
+# `uplink.Disclosure.PER_CLIENT`, as declarations write it.
+_PER_CLIENT = 'per client'
 
 _SIMULATION = (
     'This is a simulation: secure sums run as plain sums, which shows the data flow and not the '
-    'cryptography, and the flips are drawn from the seed, which protects nobody.'
+    'cryptography, and flips and noise are drawn from the seed, which protects nobody.'
+)
+_LABEL_SHARING = (
+    'Theorem 1 of FedDPCont covers the label sharing only; with the contrastive loss, the bias of '
+    'the last layer gives the label histogram of a client away.'
+)
+_NO_LABEL_GUARANTEE = (
+    'The model updates are trained on the true local labels and carry no label-DP guarantee, '
+    'so the run as a whole has no finite label epsilon.'
 )
 
 
-def model_updates(rounds: int) -> Release:
-  """Returns the entry of the model updates of `rounds` rounds: nothing is guaranteed."""
-  return Release(
-      name='model updates, weights and training loss',
-      recipient='server',
-      aggregation='summed over the clients of a round',
-      mechanism='none: trained on the true local labels',
-      unit=Unit.LABEL,
-      epsilon=math.inf,
-      times=rounds,
-      accounting='no finite epsilon',
-      status=Status.NONE,
-      claim=(
-          'The model updates are trained on the true local labels and carry no label-DP guarantee, '
-          'so the run as a whole has no finite label epsilon.'
-      ),
-  )
+class LedgerError(types.UsageError):
+  """A ledger that was changed, or is not that of this run."""
 
 
-def per_client_statistics(name: str, times: int, what: str, aggregation: str) -> Release:
-  """Returns the entry of a statistic that the server sees by client, without any protection.
+class Position(NamedTuple):
+  """How far a run is in its ledger; part of every checkpoint.
+
+  Attributes:
+    count: Entries so far.
+    head: uint8 `[32]`, the hash of the last one.
+  """
+
+  count: int
+  head: np.ndarray
+
+
+class Entry(NamedTuple):
+  """One exchange in which values left clients.
+
+  Attributes:
+    round_num: 1 in the run's first round; what comes before it belongs to it.
+    stage: The stage's name.
+    fields: Positions in `uplink.json`, ascending.
+    clients: How many clients sent them.
+    cohort: Hash of their ids: equal for the same clients.
+  """
+
+  round_num: int
+  stage: str
+  fields: tuple[int, ...]
+  clients: int
+  cohort: str
+
+
+def genesis(declared: Sequence[Mapping[str, Any]]) -> str:
+  """Returns what the first entry follows: the hash of the content of `uplink.json`."""
+  return _hash(json.dumps(declared, sort_keys=True))
+
+
+def _hash(text):
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _line(entry, previous):
+  content = {**entry._asdict(), 'previous': previous}
+  return json.dumps({**content, 'hash': _hash(json.dumps(content, sort_keys=True))})
+
+
+def read(path: str, declared: Sequence[Mapping[str, Any]]) -> tuple[list[Entry], str]:
+  """Reads a ledger and checks it.
 
   Args:
-    name: What it is.
-    times: How often each client sends it, at most.
-    what: What it is computed from.
-    aggregation: In what form it is seen.
+    path: The file; one that is not there is an empty ledger.
+    declared: The content of `uplink.json`.
+
+  Returns:
+    The entries and the hash of the last one.
+
+  Raises:
+    LedgerError: If an entry does not follow from the one before it, or from the declaration.
   """
-  return Release(
-      name=name,
-      recipient='server',
-      aggregation=aggregation,
-      mechanism=f'none: {what}',
-      unit=Unit.LABEL,
-      epsilon=math.inf,
-      times=times,
-      accounting='no finite epsilon',
-      status=Status.NONE,
-      claim=f'The server sees the {name} of each client, which carries no guarantee.',
-  )
+  entries, head = [], genesis(declared)
+  if not os.path.exists(path):
+    return entries, head
+  with open(path, encoding='utf-8', errors='replace') as file:
+    lines = file.read().split('\n')
+  # Without its end a line was not on disk yet when the run died, and its release never happened.
+  for number, line in enumerate(lines[:-1], 1):
+    entry, previous, digest = _parse(line, path, number)
+    if previous != head or _line(entry, previous) != line:
+      raise LedgerError(
+          f'{path} line {number} does not follow from what is before it: the ledger or uplink.json '
+          'was changed'
+      )
+    if not all(0 <= i < len(declared) for i in entry.fields):
+      raise LedgerError(f'{path} line {number} names a value that uplink.json does not declare')
+    entries.append(entry)
+    head = digest
+  return entries, head
 
 
-def total_epsilon(releases: Sequence[Release], unit: Unit) -> float:
-  """Returns the cost of all releases about `unit` (basic composition of their epsilons).
+def _parse(line, path, number):
+  try:
+    content = json.loads(line)
+    entry = Entry(
+        content['round_num'], content['stage'], tuple(content['fields']), content['clients'],
+        content['cohort'],
+    )
+    return entry, content['previous'], content['hash']
+  except (ValueError, KeyError, TypeError) as error:
+    raise LedgerError(f'{path} line {number} is not an entry of a ledger') from error
 
-  Infinite as soon as one release of the same labels has no guarantee.
+
+class Ledger:
+  """The ledger of a run that goes on."""
+
+  def __init__(self, fields: Sequence[Any], declared: Sequence[Mapping[str, Any]], path: str = ''):
+    """Opens a ledger at its start.
+
+    Args:
+      fields: What may be released, hashable, in the order of `declared`.
+      declared: The content of `uplink.json`.
+      path: The file; '' to keep entries in memory alone.
+
+    Raises:
+      LedgerError: If there is a file, and it is damaged.
+    """
+    self._positions = {field: i for i, field in enumerate(fields)}
+    self._genesis = genesis(declared)
+    self._path = path
+    self._entries, self._written = [], []
+    self._head = self._genesis
+    if path:
+      self._written, _ = read(path, declared)
+      _drop_torn_line(path)
+
+  @property
+  def entries(self) -> tuple[Entry, ...]:
+    """All entries up to the current position."""
+    return tuple(self._entries)
+
+  @property
+  def position(self) -> Position:
+    """How far the run is."""
+    return Position(len(self._entries), np.frombuffer(bytes.fromhex(self._head), np.uint8))
+
+  def resume(self, position: Position) -> None:
+    """Goes on from a checkpoint, from whose releases on they are repeated.
+
+    Raises:
+      LedgerError: If the file does not hold what had been released at the checkpoint.
+    """
+    while len(self._entries) < min(int(position.count), len(self._written)):
+      self._append(self._written[len(self._entries)])
+    if self.position.count != position.count or bytes(position.head).hex() != self._head:
+      raise LedgerError(
+          f'{self._path} does not hold the {int(position.count)} releases that were made before '
+          'the checkpoint: it was changed, or belongs to another run'
+      )
+
+  def record(self, round_num: int, stage: str, fields: Sequence[Any], clients: np.ndarray) -> None:
+    """Records that `clients` are about to send `fields`.
+
+    Args:
+      round_num: 1 in the run's first round.
+      stage: The stage's name.
+      fields: Of those that were declared.
+      clients: int, the ids of those that send.
+
+    Raises:
+      LedgerError: If this is a repetition, and the file has another release in its place.
+    """
+    if not len(fields) or not len(clients):
+      return
+    ids = ','.join(str(i) for i in sorted(int(i) for i in clients))
+    entry = Entry(
+        round_num, stage, tuple(sorted(self._positions[f] for f in fields)), len(clients),
+        _hash(ids)[:16],
+    )
+    done = len(self._entries)
+    if done < len(self._written):
+      if self._written[done] != entry:
+        raise LedgerError(
+            f'{self._path} has another release in place of the one in round {round_num}: the run '
+            'is not continued as it was begun'
+        )
+    elif self._path:
+      with open(self._path, 'a', encoding='utf-8') as file:
+        file.write(_line(entry, self._head) + '\n')
+        file.flush()
+        os.fsync(file.fileno())
+    self._append(entry)
+
+  def _append(self, entry):
+    self._head = json.loads(_line(entry, self._head))['hash']
+    self._entries.append(entry)
+
+
+def _drop_torn_line(path):
+  if not os.path.exists(path):
+    return
+  with open(path, 'r+b') as file:
+    content = file.read()
+    file.truncate(content.rfind(b'\n') + 1)
+
+
+class Release(NamedTuple):
+  """All releases of one declared value.
+
+  Attributes:
+    field: What it is, an entry of `uplink.json`.
+    protection: What protects it.
+    times: In how many exchanges.
+    unit: What the cost is about, the coarsest that the protection covers.
+    cost: All repetitions included.
+    central: Bounds of what the sum alone costs at the same delta, if it is securely aggregated over
+      a fixed cohort and nothing else of the same labels is released; None where there is no such
+      sum.
   """
-  return math.fsum(
-      r.epsilon if r.status is Status.PROVED else math.inf for r in releases if r.unit is unit
-  )
+
+  field: Mapping[str, Any]
+  protection: protection_lib.Protection
+  times: int
+  unit: protection_lib.Unit
+  cost: protection_lib.Cost
+  central: amplification.CentralEpsilon | None
 
 
-def statement(releases: Sequence[Release]) -> str:
+def releases(
+    entries: Sequence[Entry], declared: Sequence[Mapping[str, Any]], delta: float = DELTA
+) -> list[Release]:
+  """Returns what was released, in the order of the declaration.
+
+  Args:
+    entries: Of the ledger.
+    declared: The content of `uplink.json`.
+    delta: Of each Gaussian mechanism and of central bounds, in (0, 1).
+  """
+  found = []
+  for i, field in enumerate(declared):
+    made = [entry for entry in entries if i in entry.fields]
+    if made:
+      shield = protection_lib.from_json(field['protection'])
+      unit = protection_lib.own_unit(shield)
+      cost = protection_lib.cost(shield, len(made), unit, delta)
+      central = _central(shield, made, delta)
+      found.append(Release(field, shield, len(made), unit, cost, central))
+  return found
+
+
+def _central(shield, made, delta):
+  if not isinstance(shield, protection_lib.LabelReports) or not shield.num_labels:
+    return None
+  # The difference of the sums of two cohorts shows the reports of those that are in one alone.
+  if len({entry.cohort for entry in made}) > 1:
+    return None
+  return amplification.central_epsilon(shield.mechanism, shield.num_labels, delta)
+
+
+def totals(
+    entries: Sequence[Entry], declared: Sequence[Mapping[str, Any]], delta: float = DELTA
+) -> dict[protection_lib.Unit, protection_lib.Cost]:
+  """Returns what the whole run costs, for each unit; units are never added."""
+  shields = [protection_lib.from_json(field['protection']) for field in declared]
+  times = collections.Counter()
+  for entry in entries:
+    times.update({shields[i] for i in entry.fields})
+  return {unit: protection_lib.total(times, unit, delta) for unit in protection_lib.Unit}
+
+
+def statement(
+    found: Sequence[Release], costs: Mapping[protection_lib.Unit, protection_lib.Cost]
+) -> str:
   """Returns what the run may and may not claim, in plain words."""
-  return ' '.join([*(r.claim for r in releases), _SIMULATION])
+  said = []
+  for unit, cost in costs.items():
+    if cost.status is not protection_lib.Status.NONE:
+      at_delta = f' at delta {cost.delta:g}' if cost.delta else ''
+      said.append(f'The whole run costs {unit.value} epsilon {cost.epsilon:.4g}{at_delta}.')
+  if costs[protection_lib.Unit.LABEL].status is protection_lib.Status.NONE:
+    if any(isinstance(r.protection, protection_lib.LabelReports) for r in found):
+      said.append(_LABEL_SHARING)
+    said.append(_NO_LABEL_GUARANTEE)
+  alone = [r.field['name'] for r in found if r.field['disclosure'] == _PER_CLIENT]
+  if alone:
+    said.append(f'Of single clients the server sees: {", ".join(alone)}.')
+  return ' '.join([*said, _SIMULATION])
 
 
-def to_json(releases: Sequence[Release]) -> dict[str, Any]:
+def to_json(
+    entries: Sequence[Entry], declared: Sequence[Mapping[str, Any]], delta: float = DELTA
+) -> dict[str, Any]:
   """Returns the content of `privacy.json`; infinity is the text 'inf', as JSON has no other."""
-
-  def number(epsilon):
-    return 'inf' if math.isinf(epsilon) else epsilon
-
+  found = releases(entries, declared, delta)
+  costs = totals(entries, declared, delta)
   return {
       'releases': [
           {
-              **r._asdict(),
-              'unit': r.unit.value,
-              'status': r.status.value,
-              'epsilon': number(r.epsilon),
+              'name': r.field['name'],
+              'recipient': 'server',
+              'aggregation': r.field['disclosure'],
+              'mechanism': protection_lib.describe(r.protection),
+              'times': r.times,
+              'accounting': protection_lib.accounting(r.protection),
+              **_cost_to_json(r.unit, r.cost),
+              'central_epsilon': r.central and r.central._asdict(),
           }
-          for r in releases
+          for r in found
       ],
-      'totals': [
-          {'unit': unit.value, 'epsilon': number(total_epsilon(releases, unit))} for unit in Unit
-      ],
-      'statement': statement(releases),
+      'totals': [_cost_to_json(unit, cost) for unit, cost in costs.items()],
+      'statement': statement(found, costs),
+  }
+
+
+def _cost_to_json(unit, cost):
+  return {
+      'unit': unit.value,
+      'epsilon': 'inf' if math.isinf(cost.epsilon) else cost.epsilon,
+      'delta': cost.delta,
+      'status': cost.status.value,
   }

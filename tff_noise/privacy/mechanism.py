@@ -8,8 +8,9 @@ Two things make the guarantee hold in floating-point computers and repeated runs
 * The probabilities are integers out of W = 2^62. b is rounded up, so that the mechanism's own
   epsilon, ln(A / B), is never above the one claimed.
 * The random number of an example is HMAC-SHA256 of its id under a key. An example that is asked
-  again gives the same report (RAPPOR's memoisation), so asking again costs nothing. The id, not the
-  label, is the message: relabelling an example never produces a second report.
+  again gives the same report (RAPPOR's memoisation), so asking again costs nothing. An example
+  whose label was changed must not be asked again: its two reports would share one random number,
+  and together give both labels away.
 
 `tf.random` must not be used for this: seeded operations share draws between clients, and unseeded
 ones start from 32 bits of entropy.
@@ -24,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_noise import rng
 from tff_noise import types
 
 _BITS = 62
@@ -110,6 +112,11 @@ def randomized_response(epsilon: str, num_classes: int) -> RandomizedResponse:
         f'epsilon {epsilon!r} is too small: in {_BITS} bits every label would be equally likely'
     )
   return RandomizedResponse(num_classes, epsilon.strip(), keep, other)
+
+
+def simulation_key(seed: int) -> bytes:
+  """Returns the PRF's key of a simulation: whoever knows the seed can undo the flips."""
+  return rng.key(seed, 'label reports')
 
 
 def _message(*parts: bytes) -> bytes:

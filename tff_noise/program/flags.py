@@ -118,11 +118,18 @@ def _define_all():
        'divide: logits are divided by the temperature T; rescale: and the loss multiplied by T^2, '
        'so that gradients keep their size. ClipFL does not say which.'),
       ('Training', integer, 'seed', 0, 'All randomness is a function of it.'),
-      ('Label privacy', text, 'label_epsilon', '0.81',
+      ('Privacy', text, 'label_epsilon', '0.81',
        'epsilon of the label reports, a positive decimal number.'),
-      ('Label privacy', text, 'label_prior', 'shrinkage',
+      ('Privacy', text, 'label_prior', 'shrinkage',
        'How the label distribution is recovered: inverse (the paper), projected, shrinkage, or '
        'none: labels are counted unflipped, without any privacy.'),
+      ('Privacy', text, 'training_labels', 'local',
+       'local, or private: clients train on their flipped reports alone, with a loss that knows '
+       'the flips, so that --label_epsilon holds for the whole run.'),
+      ('Privacy', real, 'client_dp_noise', 0.0,
+       'DP-FedAvg: standard deviation of the noise on the sum of updates, in units of '
+       '--client_dp_clip; 0 for none. Clients then send nothing but updates.'),
+      ('Privacy', real, 'client_dp_clip', 1.0, 'The norm that each update is cut to.'),
       ('Runtime', integer, 'max_concurrent_clients', 2, 'Clients computed at the same time.'),
       ('Run', text, 'root_dir', 'runs', 'Folder of run directories.'),
       ('Run', text, 'run_name', None,

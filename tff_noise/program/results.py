@@ -36,8 +36,9 @@ def write(
   summary.write_clients(directory.file('clients.csv'), scene, state.participations, own_columns)
   if schedule.labels is not None:
     ground_truth.save_labels(directory.file('labels.npz'), schedule, scene, state.local)
-  releases = schedule.releases(state.round_num, state.records)
-  run_directory.write_json(directory.file('privacy.json'), ledger.to_json(releases))
+  declared = run_directory.read_json(directory.file('uplink.json'))
+  entries, _ = ledger.read(directory.file('ledger.jsonl'), declared)
+  run_directory.write_json(directory.file('privacy.json'), ledger.to_json(entries, declared))
   # Last: a run with a summary is complete.
   run_directory.write_json(
       directory.file('summary.json'),
@@ -47,11 +48,23 @@ def write(
           **summary.summarize(directory),
           **summary.describe(scene),
           **_judgement(scene, schedule, state, own_columns),
-          'extra_bytes_up': schedule.extra_bytes_up(state.records),
+          'extra_bytes_up': _extra_bytes_up(schedule, entries, declared),
           **schedule.summary(state.records),
           **own_models,
       },
   )
+
+
+def _extra_bytes_up(schedule, entries, declared):
+  """What clients have sent besides the rounds, whose traffic is in `metrics.csv`."""
+  extra = {
+      i
+      for exchange in schedule.exchanges.values()
+      for i, field in enumerate(schedule.fields)
+      if field in exchange.fields
+  }
+  sizes = {i: declared[i]['num_bytes'] for i in extra}
+  return sum(entry.clients * sizes.get(i, 0) for entry in entries for i in entry.fields)
 
 
 def _judgement(scene, schedule, state, own_columns):

@@ -11,6 +11,7 @@ from tff_noise.program import child
 from tff_noise.program import code_version
 from tff_noise.program import data as data_lib
 from tff_noise.program import ground_truth
+from tff_noise.program import private_labels
 from tff_noise.program import results
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
@@ -75,9 +76,13 @@ def _prepare_and_train(config, dataset, scene, directory):
   from tff_noise.program import task as task_lib
 
   federation = scene_lib.federation(dataset, scene, config.seed)
+  if config.training_labels == 'private':
+    federation = private_labels.flip(federation, config.label_epsilon, dataset.num_classes)
   with child.terminable(), runtime.local(config.max_concurrent_clients):
     task = task_lib.build(config, dataset, federation, scene_lib.validation(dataset, scene))
     schedule = registry.METHODS[config.method].build(task, config.method_params())
+    if config.training_labels == 'private':
+      schedule = private_labels.declare(schedule, task)
     weights = _initial_weights(config, task)
     run_directory.create(directory, lambda folder: _write_start(folder, config, scene))
     # Another process may have made it meanwhile, or even finished.
@@ -96,11 +101,13 @@ def _train(config, federation, scene, schedule, evaluations, weights, directory)
 
   from tff_noise.data import client_data
   from tff_noise.federated import uplink
+  from tff_noise.privacy import ledger
   from tff_noise.program import managers
   from tff_noise.program import progress
   from tff_noise.program import training
 
-  run_directory.write_json(directory.file('uplink.json'), uplink.to_json(schedule.fields))
+  declared = uplink.to_json(schedule.fields)
+  run_directory.write_json(directory.file('uplink.json'), declared)
   with progress.bar(sum(stage.rounds for stage in schedule.stages)) as on_round:
     return asyncio.run(
         training.run_schedule(
@@ -115,6 +122,7 @@ def _train(config, federation, scene, schedule, evaluations, weights, directory)
             ground_truth=ground_truth.build_columns(schedule, scene),
             eval_every=config.eval_every,
             checkpoint_every=config.checkpoint_every,
+            ledger=ledger.Ledger(schedule.fields, declared, directory.file('ledger.jsonl')),
             initial_weights=weights,
         )
     )

@@ -25,6 +25,7 @@ NORMS = ('group', 'batch')
 AUGMENTATIONS = ('none', 'crop_flip')
 TEMPERATURE_READINGS = ('divide', 'rescale')
 AGGREGATIONS = ('mean', 'secure_sum')
+TRAINING_LABELS = ('local', 'private')
 
 # Where a run lies and how it is executed never change its result, so a run may be continued with
 # other values of these.
@@ -86,6 +87,9 @@ class RunConfig:
   update_bound: float
   label_epsilon: str
   label_prior: str
+  training_labels: str
+  client_dp_noise: float
+  client_dp_clip: float
   max_concurrent_clients: int
   run_name: str | None
   root_dir: str
@@ -105,14 +109,16 @@ class RunConfig:
         ('temperature_reading', TEMPERATURE_READINGS),
         ('aggregation', AGGREGATIONS),
         ('label_prior', estimator.PRIORS),
+        ('training_labels', TRAINING_LABELS),
     ):
       self._require(name, getattr(self, name) in allowed, 'one of ' + ', '.join(allowed))
     for name in ('clients', 'clients_per_round', 'rounds', 'local_epochs', 'batch_size',
                  'max_concurrent_clients', 'eval_every', 'checkpoint_every'):
       self._require(name, getattr(self, name) >= 1, 'at least 1')
-    for name in ('learning_rate', 'update_bound', 'temperature'):
+    for name in ('learning_rate', 'update_bound', 'temperature', 'client_dp_clip'):
       self._require(name, 0 < getattr(self, name) < math.inf, 'a positive number')
-    self._require('weight_decay', 0 <= self.weight_decay < math.inf, 'at least 0')
+    for name in ('weight_decay', 'client_dp_noise'):
+      self._require(name, 0 <= getattr(self, name) < math.inf, 'at least 0')
     self._require('momentum', 0 <= self.momentum < 1, 'in [0, 1)')
     for name in ('validation_fraction', 'label_smoothing'):
       self._require(name, 0 <= getattr(self, name) < 1, 'in [0, 1)')
@@ -140,6 +146,7 @@ class RunConfig:
     self.stage_lengths()
     self._require_disclosure()
     self._require_visible_models()
+    self._require_private_labels()
 
   def _require(self, name, holds, allowed):
     if not holds:
@@ -179,6 +186,18 @@ class RunConfig:
             f'--aggregation=secure_sum cannot be given with {name}: the server compares the models '
             'of single clients, of which a sum keeps nothing'
         )
+
+  def _require_private_labels(self):
+    """What trains on reports instead of labels."""
+    if self.training_labels == 'local':
+      return
+    self._require('label_prior', self.label_prior != 'none',
+                  'another than none with --training_labels=private')
+    if registry.METHODS[self.method].corrects_labels:
+      raise types.UsageError(
+          f'--training_labels=private cannot be given with --method={self.method}, which corrects '
+          'labels: the loss on flipped labels is right only as long as they stay as they are'
+      )
 
   def check_clients(self, num_clients: int) -> None:
     """Raises `UsageError` if there are too few clients, drawn or of a loaded scene."""

@@ -170,10 +170,7 @@ def text(run: run_directory.RunDirectory) -> str:
   labels = summary.get('label_communication')
   if labels:
     lines += _label_lines(labels)
-  for total in privacy['totals']:
-    epsilon = total['epsilon']
-    whole = 'no finite epsilon' if epsilon == 'inf' else f'epsilon {epsilon:.4g}'
-    lines.append(f'  privacy         whole run: {whole} for {total["unit"]}')
+  lines += [f'  privacy         whole run: {total}' for total in _totals(privacy['totals'])]
   lines += [
       *textwrap.wrap(
           privacy['statement'], 96, initial_indent=' ' * 18, subsequent_indent=' ' * 18
@@ -181,6 +178,19 @@ def text(run: run_directory.RunDirectory) -> str:
       f'  written to      {run.path}',
   ]
   return '\n'.join(lines)
+
+
+def _totals(totals):
+  """What the whole run costs, for labels always, for larger units where it is finite."""
+  label, *larger = totals
+  if label['epsilon'] == 'inf':
+    return [f'no finite epsilon for {label["unit"]}']
+  return [
+      f'epsilon {total["epsilon"]:.4g} for {total["unit"]}'
+      + (f', delta {total["delta"]:g}' if total['delta'] else '')
+      for total in (label, *larger)
+      if total['epsilon'] != 'inf'
+  ]
 
 
 def _noise_line(summary):

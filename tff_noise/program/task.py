@@ -6,6 +6,8 @@ from tff_noise.methods import method
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
 from tff_noise.optimizers import registry
+from tff_noise.privacy import protection
+from tff_noise.program import private_labels
 from tff_noise.program import run_config
 
 
@@ -42,7 +44,12 @@ def build(
         f'--model={config.model} cannot take images of {config.image_size or dataset.image_shape}: '
         'use a larger --image_size, or a smaller model'
     ) from error
-  if config.aggregation == 'secure_sum':
+  secure = config.aggregation == 'secure_sum'
+  if config.client_dp_noise:
+    aggregate = aggregation.dp_mean(
+        _client_noise(config, len(federation.clients)), seed=config.seed, secure=secure
+    )
+  elif secure:
     aggregate = aggregation.secure_weighted_mean(
         update_bound=config.update_bound, max_examples=int(federation.sizes.max())
     )
@@ -61,7 +68,20 @@ def build(
       seed=config.seed,
       validation=validation,
   )
+  if config.training_labels == 'private':
+    task = private_labels.train_on_reports(task)
   if not config.base:
     return task
   base = registry.OPTIMIZERS[config.base]
   return task._replace(optimizer=base.build(task.setting(), config.base_params()))
+
+
+def _client_noise(config, num_clients):
+  # Who comes late or is drawn for its loss is not drawn uniformly: no protection by sampling.
+  uniform = config.arrivals is None and 'poc' not in (config.method, config.base)
+  return protection.NoisySum(
+      config.client_dp_noise,
+      config.client_dp_clip,
+      cohort=config.clients_per_round,
+      population=num_clients if uniform else config.clients_per_round,
+  )

@@ -7,6 +7,7 @@ rounds since its last checkpoint and arrives at the same numbers.
 """
 
 import collections
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from tff_noise.federated import per_client
 from tff_noise.federated import stacked
 from tff_noise.federated import uplink
 from tff_noise.methods import method
+from tff_noise.privacy import ledger as ledger_lib
 
 
 class ProgramState(NamedTuple):
@@ -35,6 +37,7 @@ class ProgramState(NamedTuple):
     records: What entering the stages has recorded, see `method.Stage.records`.
     local: What each client keeps for the method; empty without any.
     local_optimizer: What each client keeps for the federated optimizer; empty without any.
+    ledger: How far the run is in its privacy ledger.
   """
 
   server: Any
@@ -45,6 +48,7 @@ class ProgramState(NamedTuple):
   records: dict[str, np.ndarray]
   local: tuple[Any, ...]
   local_optimizer: tuple[Any, ...]
+  ledger: ledger_lib.Position
 
 
 class RoundResult(NamedTuple):
@@ -78,6 +82,7 @@ def initial_state(
       records=_initial_records(schedule),
       local=local,
       local_optimizer=_initial_optimizer_states(stage, federation),
+      ledger=ledger_lib.Position(0, np.zeros(32, np.uint8)),
   )
 
 
@@ -113,15 +118,34 @@ def next_stage(
 
 
 def run_round(
-    stage: method.Stage, state: ProgramState, clients: method.Clients
+    schedule: method.Schedule,
+    state: ProgramState,
+    federation: types.Federation,
+    datasets: Sequence[Any],
+    ledger: ledger_lib.Ledger,
 ) -> tuple[ProgramState, Mapping[str, Any]]:
-  """Runs one round of `stage`; returns the next state and the training metrics."""
+  """Runs one round of the state's stage; returns the next state and the training metrics.
+
+  Args:
+    schedule: The method.
+    state: With a stage that has rounds left, see `next_stage`.
+    federation: The clients.
+    datasets: Their data sets, by client id.
+    ledger: Where everything is entered that clients send, before they do.
+  """
+  stage = schedule.stages[state.stage]
+  record = functools.partial(ledger.record, state.round_num + 1, stage.name)
+  clients = method.Clients(
+      federation, datasets, lambda name, ids: record(schedule.exchanges[name].fields, ids)
+  )
   if state.stage_round < 0:
     state = _enter(stage, state, clients)
   cohort = candidates = stage.select(state.round_num + 1, state.records)
   if stage.chooser is not None:
+    record(() if stage.poll is None else stage.poll.fields, candidates)
     cohort = stage.chooser.choose(clients, _progress(state), candidates)
-  data = [clients.datasets[client] for client in cohort]
+  record(stage.round_process.fields, cohort)
+  data = [datasets[client] for client in cohort]
   process = stage.round_process.process
   if isinstance(process, compose.StatefulProcess):
     held = () if process.held_type is None else (stage.held,)
@@ -143,6 +167,7 @@ def run_round(
     state = state._replace(records=dict(stage.chooser.remember(state.records, reports, cohort)))
   if stage.after is not None:
     state = _adopt(state, stage.after(clients, _progress(state), reports, cohort))
+  state = state._replace(ledger=ledger.position)
   counts = {'clients': len(cohort), 'candidates': len(candidates)}
   return state, {**output.metrics['client_work']['train'], **counts}
 
@@ -223,6 +248,7 @@ async def run_schedule(
     ground_truth: Callable[[ProgramState], Mapping[str, float]] = lambda _: {},
     eval_every: int,
     checkpoint_every: int,
+    ledger: ledger_lib.Ledger,
     initial_weights: Any = None,
 ) -> ProgramState:
   """Runs every round that is left, and returns the final state.
@@ -240,9 +266,9 @@ async def run_schedule(
     eval_every: Steps (rounds, where a stage has no longer ones) between evaluations; the last
       round of a stage is always evaluated.
     checkpoint_every: Rounds between saved states; the last round is always saved.
+    ledger: Where everything is entered that clients send; at its start.
     initial_weights: What a new run starts from in place of the process's own initial weights.
   """
-  clients = method.Clients(federation, datasets)
   state = initial_state(schedule, federation)
   if initial_weights is not None:
     set_weights = schedule.stages[0].round_process.process.set_model_weights
@@ -251,6 +277,7 @@ async def run_schedule(
   if versions and versions[-1]:
     structure = initial_state(schedule, federation, stage_of_round(schedule, versions[-1]))
     state = _plain_numbers(await state_manager.load(versions[-1], structure))
+    ledger.resume(state.ledger)
   total_rounds = sum(stage.rounds for stage in schedule.stages)
 
   while True:
@@ -258,7 +285,7 @@ async def run_schedule(
     if stage is None:
       return state
     started = time.monotonic()
-    state, train = run_round(stage, state, clients)
+    state, train = run_round(schedule, state, federation, datasets, ledger)
     seconds = time.monotonic() - started
     done = state.round_num
     evaluated = {f'{name}_{m}': np.nan for name in evaluations for m in ('accuracy', 'loss')}
@@ -269,9 +296,10 @@ async def run_schedule(
     metrics = {
         'stage': stage.name,
         **evaluated,
-        'train_loss': float(train['loss']),
+        # Nobody knows them where nothing but updates may leave a client.
+        'train_loss': float(train.get('loss', np.nan)),
         'clients': train['clients'],
-        'rejected': int(train['rejected']),
+        'rejected': int(train.get('rejected', 0)),
         **_traffic(stage, train),
         **stage.columns(done, state.records),
         **ground_truth(state),
@@ -307,9 +335,9 @@ def _traffic(stage, train):
   """Bytes of a round, those of asking candidates included."""
   up = train['clients'] * stage.round_process.uplink_bytes
   down = train['clients'] * stage.round_process.broadcast_bytes
-  if stage.chooser is not None:
-    up += train['candidates'] * sum(field.num_bytes for field in stage.chooser.fields)
-    down += train['candidates'] * stage.chooser.bytes_down
+  if stage.poll is not None:
+    up += train['candidates'] * sum(field.num_bytes for field in stage.poll.fields)
+    down += train['candidates'] * stage.poll.bytes_down
   return {'bytes_up': up, 'bytes_down': down}
 
 
@@ -335,4 +363,5 @@ def _plain_numbers(state: ProgramState) -> ProgramState:
       round_num=int(state.round_num),
       stage=int(state.stage),
       stage_round=int(state.stage_round),
+      ledger=ledger_lib.Position(*state.ledger),
   )

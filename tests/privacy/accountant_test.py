@@ -1,0 +1,357 @@
+"""Tests of composition against closed forms, exact sums and dp_accounting."""
+
+import math
+import time
+
+import dp_accounting
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+from dp_accounting import rdp
+from dp_accounting.pld import privacy_loss_distribution
+from scipy import stats
+
+from tff_noise.privacy import accountant
+from tff_noise.privacy import mechanism
+
+# ln 2.25, ln 3.25 and ln 24.75: the epsilons at which K = 10, 14, 100 keep a label with .2.
+_LN_225 = '0.81093021621632876396'
+_LN_325 = '1.1786549963416462053'
+_LN_2475 = '3.2088254890146993757'
+
+_NAN = float('nan')
+
+
+def _loss_probabilities(table, releases):
+  """P(S_R = j) for j = -R, ..., R, as a plain sum of trinomials."""
+  a, b = table.keep_probability, table.other_probability
+  rest = 1 - a - b
+
+  def term(plus, minus):
+    zero = releases - plus - minus
+    if zero and not rest > 1e-15:
+      return 0.0
+    log = math.lgamma(releases + 1)
+    for count, probability in ((plus, a), (minus, b), (zero, rest)):
+      if count:
+        log += count * math.log(probability) - math.lgamma(count + 1)
+    return math.exp(log)
+
+  probabilities = {}
+  for j in range(-releases, releases + 1):
+    first = max(0, -j)
+    probabilities[j] = math.fsum(
+        term(k + j, k) for k in range(first, (releases - j) // 2 + 1)
+    )
+  return probabilities
+
+
+def _exact_delta(table, probabilities, epsilon):
+  step = table.actual_epsilon
+  return math.fsum(
+      p * -math.expm1(epsilon - j * step) for j, p in probabilities.items() if j * step > epsilon
+  )
+
+
+def _exact_epsilon(table, releases, delta):
+  probabilities = _loss_probabilities(table, releases)
+  low, high = 0.0, releases * table.actual_epsilon
+  for _ in range(60):
+    middle = (low + high) / 2
+    if _exact_delta(table, probabilities, middle) > delta:
+      low = middle
+    else:
+      high = middle
+  return high
+
+
+def _gaussian_delta(epsilon, mu):
+  return stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(
+      -mu / 2 - epsilon / mu
+  )
+
+
+def _renyi(noise, population, cohort, rounds, delta):
+  """dp_accounting's bound for the same sampling, noise over the sensitivity 2 S."""
+  event = dp_accounting.SampledWithoutReplacementDpEvent(
+      population, cohort, dp_accounting.GaussianDpEvent(noise / 2)
+  )
+  renyi = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+  renyi.compose(dp_accounting.SelfComposedDpEvent(event, rounds))
+  return renyi.get_epsilon(delta)
+
+
+class RandomizedResponseTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (10, _LN_225, 1, 0.810880),
+      (10, _LN_225, 10, 6.347229),
+      (10, _LN_225, 30, 12.143320),
+      (10, _LN_225, 100, 26.660238),
+      (10, _LN_225, 300, 57.945255),
+      (14, _LN_325, 300, 91.574998),
+      (100, _LN_2475, 300, 285.531973),
+      (10, '1', 10, 7.993306),
+      (10, '0.1', 300, 3.357717),
+  )
+  def test_the_references_table(self, num_classes, epsilon, releases, expected):
+    table = mechanism.randomized_response(epsilon, num_classes)
+    actual = accountant.randomized_response_epsilon(table, releases, 1e-5)
+    # Six decimals are printed, and those of the last digits are what slack may change.
+    self.assertAlmostEqual(actual, expected, delta=2e-6)
+
+  @parameterized.product(
+      setting=[(10, _LN_225), (14, _LN_325), (100, _LN_2475), (3, '0.3'), (2, '0.81')],
+      releases=[1, 2, 10, 300],
+      delta=[1e-9, 1e-5, 0.1],
+  )
+  def test_just_above_the_exact_sum(self, setting, releases, delta):
+    table = mechanism.randomized_response(setting[1], setting[0])
+    exact = _exact_epsilon(table, releases, delta)
+    actual = accountant.randomized_response_epsilon(table, releases, delta)
+    self.assertGreaterEqual(actual, exact * (1 - 1e-14))
+    # At the smallest delta, the slack for the convolution is a hundredth of it.
+    self.assertLessEqual(actual, exact * (1 + (1e-2 if delta < 1e-8 else 1e-6)))
+
+  def test_delta_at_epsilon_two(self):
+    table = mechanism.randomized_response(_LN_225, 10)
+    delta = _exact_delta(table, _loss_probabilities(table, 10), 2)
+    # By rational arithmetic with e^2 to 50 digits.
+    self.assertAlmostEqual(delta, 0.09930328815104072, places=14)
+    epsilon = accountant.randomized_response_epsilon(table, 10, delta)
+    self.assertGreaterEqual(epsilon, 2)
+    self.assertAlmostEqual(epsilon, 2, places=7)
+
+  @parameterized.parameters('0.01', '0.81', '3', '12')
+  def test_never_above_basic_composition_or_the_claim(self, epsilon):
+    table = mechanism.randomized_response(epsilon, 10)
+    for delta in (0, 1e-300, 1e-15, 1e-12, 1e-5, 0.5):
+      with self.subTest(delta=delta):
+        self.assertLessEqual(
+            accountant.randomized_response_epsilon(table, 1, delta), float(epsilon)
+        )
+        for releases in (2, 7, 500):
+          self.assertLessEqual(
+              accountant.randomized_response_epsilon(table, releases, delta),
+              releases * table.actual_epsilon,
+          )
+
+  def test_without_delta_composition_is_basic(self):
+    table = mechanism.randomized_response('0.81', 10)
+    self.assertEqual(
+        accountant.randomized_response_epsilon(table, 300, 0), 300 * table.actual_epsilon
+    )
+    self.assertEqual(accountant.randomized_response_epsilon(table, 1, 0), table.actual_epsilon)
+
+  def test_nothing_released_costs_nothing(self):
+    table = mechanism.randomized_response('0.81', 10)
+    self.assertEqual(accountant.randomized_response_epsilon(table, 0, 0), 0)
+    self.assertEqual(accountant.randomized_response_epsilon(table, 0, 1e-5), 0)
+
+  def test_grows_with_releases_and_falls_with_delta(self):
+    table = mechanism.randomized_response('0.81', 10)
+    in_releases = [accountant.randomized_response_epsilon(table, r, 1e-5) for r in range(1, 60)]
+    self.assertTrue((np.diff(in_releases) > 0).all())
+    deltas = (0, 1e-14, 1e-11, 1e-8, 1e-5, 1e-2, 0.5, 0.99)
+    in_delta = [accountant.randomized_response_epsilon(table, 30, d) for d in deltas]
+    self.assertTrue((np.diff(in_delta) <= 0).all(), in_delta)
+
+  def test_repetitions_are_counted(self):
+    # Later versions of dp_accounting have an event for this mechanism that ignores its count.
+    table = mechanism.randomized_response('1', 10)
+    self.assertGreater(accountant.randomized_response_epsilon(table, 10, 1e-5), 7.99)
+
+  def test_the_noise_parameter_is_not_the_probability_of_a_wrong_label(self):
+    table = mechanism.randomized_response(_LN_225, 10)
+
+    def library(noise):
+      loss = privacy_loss_distribution.from_randomized_response(noise, 10)
+      return loss.get_epsilon_for_delta(0)
+
+    ours = accountant.randomized_response_epsilon(table, 1, 0)
+    self.assertAlmostEqual(library(10 * table.other_probability), ours, delta=1e-4)
+    self.assertAlmostEqual(library(1 - table.keep_probability), 1.2528, delta=1e-4)
+
+  @parameterized.parameters(
+      (-1, 1e-5, 'releases'),
+      (1.5, 1e-5, 'releases'),
+      (_NAN, 1e-5, 'releases'),
+      (True, 1e-5, 'releases'),
+      (1, -1e-9, 'delta'),
+      (1, 1, 'delta'),
+      (1, _NAN, 'delta'),
+      (0, _NAN, 'delta'),
+  )
+  def test_refuses(self, releases, delta, message):
+    table = mechanism.randomized_response('0.81', 10)
+    with self.assertRaisesRegex(ValueError, message):
+      accountant.randomized_response_epsilon(table, releases, delta)
+
+
+class ComposedTest(absltest.TestCase):
+
+  def test_two_points_hold_randomised_response_exactly(self):
+    table = mechanism.randomized_response('0.81', 10)
+    profile = np.array([table.keep_probability - table.other_probability, 0])
+    self.assertAlmostEqual(
+        accountant.composed_epsilon(profile, table.actual_epsilon, 30, 1e-5),
+        accountant.randomized_response_epsilon(table, 30, 1e-5),
+        places=8,
+    )
+
+  def test_many_gaussians_are_one(self):
+    mu, rounds, interval = 0.1, 100, 1e-3
+    grid = interval * np.arange(1000)
+    profile = np.array([_gaussian_delta(epsilon, mu) for epsilon in grid])
+    composed = accountant.composed_epsilon(profile, interval, rounds, 1e-5)
+    at = _gaussian_delta(composed, mu * math.sqrt(rounds))
+    self.assertLessEqual(at, 1e-5)
+    self.assertGreater(at, 0.999e-5)
+
+  def test_solve_brackets_and_stops(self):
+    below, above = accountant.solve(lambda epsilon: math.exp(-epsilon), 1e-3, 100)
+    self.assertLess(below, math.log(1000))
+    self.assertGreater(above, math.log(1000))
+    self.assertLess(above - below, 1e-7)
+    self.assertEqual(accountant.solve(lambda epsilon: math.exp(-epsilon), 1e-3, 1), (1, math.inf))
+    self.assertEqual(accountant.solve(lambda epsilon: 1e-4, 1e-3, 1), (0, 0))
+
+
+class GaussianTest(parameterized.TestCase):
+
+  @parameterized.parameters((1, 0.1, 300, 12.3979), (1, 1, 1, 4.3772), (0.5, 0.1, 300, 57.4397))
+  def test_poisson_sampling_of_the_reference(self, noise, share, rounds, expected):
+    actual = accountant.poisson_gaussian_epsilon(noise, share, rounds, 1e-5)
+    self.assertAlmostEqual(actual, expected, delta=5.1e-5)
+
+  def test_replacing_a_client_counts_twice_the_clipping_norm(self):
+    replaced = accountant.gaussian_epsilon(2, population=10, cohort=10, rounds=1, delta=1e-5)
+    added = accountant.poisson_gaussian_epsilon(1, 1, 1, 1e-5)
+    self.assertAlmostEqual(replaced, 4.3772, delta=5e-5)
+    self.assertAlmostEqual(replaced, added, places=9)
+    self.assertLessEqual(_gaussian_delta(replaced, 1), 1e-5)
+
+  def test_without_sampling_rounds_are_one_release(self):
+    epsilon = accountant.gaussian_epsilon(20, population=7, cohort=7, rounds=100, delta=1e-5)
+    at = _gaussian_delta(epsilon, 1)
+    self.assertLessEqual(at, 1e-5)
+    self.assertAlmostEqual(at, 1e-5, delta=1e-11)
+
+  @parameterized.parameters((1, 100, 10), (2, 1000, 3), (0.5, 50, 49))
+  def test_one_round_is_the_amplification_theorem(self, noise, population, cohort):
+    delta, share = 1e-5, cohort / population
+    epsilon = accountant.gaussian_epsilon(
+        noise, population=population, cohort=cohort, rounds=1, delta=delta
+    )
+    plain = math.log1p(math.expm1(epsilon) / share)
+    at = share * _gaussian_delta(plain, 2 / noise)
+    self.assertLessEqual(at, delta)
+    self.assertGreater(at, 0.999 * delta)
+
+  @parameterized.parameters((1, 100, 10, 300), (4, 1000, 10, 300), (20, 100, 10, 300))
+  def test_between_poisson_sampling_and_renyi(self, noise, population, cohort, rounds):
+    actual = accountant.gaussian_epsilon(
+        noise, population=population, cohort=cohort, rounds=rounds, delta=1e-5
+    )
+    # The same amplification, but in one order of the neighbours alone.
+    below = accountant.poisson_gaussian_epsilon(noise / 2, cohort / population, rounds, 1e-5)
+    above = _renyi(noise, population, cohort, rounds, 1e-5)
+    self.assertGreater(actual, below)
+    self.assertLess(actual, above)
+
+  def test_the_comparison_of_the_docstring(self):
+    actual = accountant.gaussian_epsilon(2, population=100, cohort=10, rounds=300, delta=1e-5)
+    self.assertAlmostEqual(actual, 14.4496, delta=1e-4)
+    self.assertAlmostEqual(_renyi(2, 100, 10, 300, 1e-5), 26.0, delta=0.05)
+
+  def test_monotone(self):
+    def epsilon(noise=2, population=100, cohort=10, rounds=30, delta=1e-5):
+      return accountant.gaussian_epsilon(
+          noise, population=population, cohort=cohort, rounds=rounds, delta=delta
+      )
+
+    self.assertLess(epsilon(), epsilon(rounds=31))
+    self.assertLess(epsilon(), epsilon(cohort=11))
+    self.assertLess(epsilon(cohort=99), epsilon(cohort=100))
+    self.assertLess(epsilon(population=101), epsilon())
+    self.assertLess(epsilon(noise=2.1), epsilon())
+    self.assertLess(epsilon(delta=2e-5), epsilon())
+
+  def test_limits(self):
+    for rounds, noise, expected in ((0, 1, 0), (0, 0, 0), (1, 0, math.inf)):
+      with self.subTest(rounds=rounds, noise=noise):
+        self.assertEqual(
+            accountant.gaussian_epsilon(
+                noise, population=9, cohort=3, rounds=rounds, delta=1e-5
+            ),
+            expected,
+        )
+        self.assertEqual(
+            accountant.poisson_gaussian_epsilon(noise, 0.5, rounds, 1e-5), expected
+        )
+    self.assertEqual(accountant.poisson_gaussian_epsilon(1, 0, 10, 1e-5), 0)
+
+  def test_extreme_noise_and_delta(self):
+    for noise in (1e-6, 0.01, 1e3, 1e6):
+      with self.subTest(noise=noise):
+        epsilon = accountant.gaussian_epsilon(
+            noise, population=100, cohort=10, rounds=10, delta=1e-6
+        )
+        whole = accountant.gaussian_epsilon(
+            noise, population=10, cohort=10, rounds=10, delta=1e-6
+        )
+        self.assertLessEqual(epsilon, whole)
+        self.assertGreaterEqual(epsilon, 0)
+    # Below what a convolution resolves, the bound without sampling remains.
+    tiny = [
+        accountant.gaussian_epsilon(2, population=100, cohort=cohort, rounds=10, delta=1e-30)
+        for cohort in (10, 100)
+    ]
+    self.assertEqual(tiny[0], tiny[1])
+    self.assertLess(tiny[0], math.inf)
+
+  @parameterized.parameters(
+      ({'cohort': 11}, 'at most the population'),
+      ({'cohort': 0}, 'cohort'),
+      ({'cohort': 2.0}, 'cohort'),
+      ({'population': 0}, 'population'),
+      ({'rounds': -1}, 'rounds'),
+      ({'rounds': True}, 'rounds'),
+      ({'delta': 0}, 'delta'),
+      ({'delta': 1}, 'delta'),
+      ({'delta': _NAN}, 'delta'),
+      ({'noise_multiplier': -1}, 'noise multiplier'),
+      ({'noise_multiplier': _NAN}, 'noise multiplier'),
+      ({'noise_multiplier': math.inf}, 'noise multiplier'),
+  )
+  def test_refuses(self, change, message):
+    valid = {'noise_multiplier': 1, 'population': 10, 'cohort': 5, 'rounds': 3, 'delta': 1e-5}
+    with self.assertRaisesRegex(ValueError, message):
+      accountant.gaussian_epsilon(**{**valid, **change})
+
+  @parameterized.parameters(
+      (1, -0.1, 1, 1e-5, 'sampling probability'),
+      (1, 1.1, 1, 1e-5, 'sampling probability'),
+      (1, _NAN, 1, 1e-5, 'sampling probability'),
+      (_NAN, 0.1, 1, 1e-5, 'noise multiplier'),
+      (1, 0.1, -1, 1e-5, 'rounds'),
+      (1, 0.1, 1, 0, 'delta'),
+  )
+  def test_poisson_refuses(self, noise, share, rounds, delta, message):
+    with self.assertRaisesRegex(ValueError, message):
+      accountant.poisson_gaussian_epsilon(noise, share, rounds, delta)
+
+
+class SpeedTest(absltest.TestCase):
+
+  def test_a_run_is_accounted_in_seconds(self):
+    start = time.process_time()
+    table = mechanism.randomized_response('0.81', 10)
+    accountant.randomized_response_epsilon(table, 300, 1e-5)
+    accountant.gaussian_epsilon(1, population=1000, cohort=100, rounds=300, delta=1e-5)
+    accountant.poisson_gaussian_epsilon(1, 0.1, 300, 1e-5)
+    self.assertLess(time.process_time() - start, 10)
+
+
+if __name__ == '__main__':
+  absltest.main()

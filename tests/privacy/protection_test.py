@@ -1,0 +1,119 @@
+"""Tests of what protections cost."""
+
+import json
+import math
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tff_noise.privacy import accountant
+from tff_noise.privacy import protection
+
+_LABEL, _EXAMPLE, _CLIENT = protection.Unit
+_REPORTS = protection.LabelReports(10, '0.81')
+_NOISE = protection.NoisySum(2.0, 0.5, cohort=10, population=100)
+_COUNTS = protection.Counts()
+_DELTA = 1e-5
+
+
+def _total(times, unit=_LABEL):
+  return protection.total(times, unit, _DELTA)
+
+
+class CostTest(parameterized.TestCase):
+
+  @parameterized.parameters(1, 300)
+  def test_memoised_reports_cost_once(self, times):
+    cost = protection.cost(_REPORTS, times, _LABEL, _DELTA)
+    self.assertAlmostEqual(cost.epsilon, 0.81, places=12)
+    self.assertLessEqual(cost.epsilon, 0.81)
+    self.assertEqual((cost.delta, cost.status), (0, protection.Status.PROVED))
+
+  @parameterized.parameters(
+      (_REPORTS, _EXAMPLE), (_REPORTS, _CLIENT), (_COUNTS, _CLIENT), (None, _LABEL)
+  )
+  def test_nothing_is_promised_beyond_the_own_unit(self, shield, unit):
+    cost = protection.cost(shield, 1, unit, _DELTA)
+    self.assertEqual((cost.epsilon, cost.status), (math.inf, protection.Status.NONE))
+
+  @parameterized.parameters(*protection.Unit)
+  def test_a_guarantee_for_clients_holds_for_examples_and_labels(self, unit):
+    cost = protection.cost(_NOISE, 30, unit, _DELTA)
+    expected = accountant.gaussian_epsilon(
+        2.0, population=100, cohort=10, rounds=30, delta=_DELTA
+    )
+    self.assertEqual((cost.epsilon, cost.delta), (expected, _DELTA))
+    self.assertIs(cost.status, protection.Status.CONDITIONAL)
+
+  @parameterized.parameters((_REPORTS,), (_NOISE,), (_COUNTS,), (None,))
+  def test_what_was_not_released_costs_nothing(self, shield):
+    self.assertEqual(protection.cost(shield, 0, _CLIENT, _DELTA).epsilon, 0)
+
+  def test_numbers_of_examples_are_free_for_labels_and_examples(self):
+    for unit in (_LABEL, _EXAMPLE):
+      self.assertEqual(protection.cost(_COUNTS, 9, unit, _DELTA).epsilon, 0)
+
+
+class TotalTest(parameterized.TestCase):
+
+  def test_nothing_costs_nothing(self):
+    self.assertEqual(_total({}), protection.Cost(0, 0, protection.Status.PROVED))
+
+  def test_one_release_without_guarantee_makes_the_total_infinite(self):
+    self.assertEqual(_total({_REPORTS: 1, None: 1}).epsilon, math.inf)
+    self.assertAlmostEqual(_total({_REPORTS: 1, None: 0}).epsilon, 0.81)
+
+  def test_what_is_computed_from_the_same_reports_is_free(self):
+    in_a_sum = _REPORTS._replace(num_labels=1400)
+    same = protection.LabelReports(10, '0.810')
+    total = _total({_REPORTS: 300, in_a_sum: 1, same: 4})
+    self.assertAlmostEqual(total.epsilon, 0.81, places=12)
+
+  def test_reports_of_another_mechanism_add_up(self):
+    other = protection.LabelReports(10, '1')
+    self.assertAlmostEqual(_total({_REPORTS: 1, other: 1}).epsilon, 1.81, places=12)
+
+  def test_mechanisms_share_delta(self):
+    other = _NOISE._replace(noise_multiplier=3.0)
+    total = _total({_NOISE: 30, other: 30, _REPORTS: 1})
+    parts = [
+        protection.cost(shield, 30, _LABEL, _DELTA / 2).epsilon for shield in (_NOISE, other)
+    ]
+    self.assertAlmostEqual(total.epsilon, sum(parts) + 0.81, places=9)
+    self.assertAlmostEqual(total.delta, _DELTA)
+    self.assertIs(total.status, protection.Status.CONDITIONAL)
+
+  def test_label_reports_leave_clients_without_guarantee(self):
+    self.assertEqual(_total({_NOISE: 1, _REPORTS: 1}, _CLIENT).epsilon, math.inf)
+    self.assertLess(_total({_NOISE: 1}, _CLIENT).epsilon, math.inf)
+
+
+class JsonTest(parameterized.TestCase):
+
+  @parameterized.parameters((_REPORTS,), (_NOISE,), (_COUNTS,), (None,))
+  def test_comes_back(self, shield):
+    content = json.loads(json.dumps(protection.to_json(shield)))
+    self.assertEqual(protection.from_json(content), shield)
+    self.assertIs(type(protection.from_json(content)), type(shield))
+
+  @parameterized.parameters(
+      ({},), ({'kind': 'magic'},), ({'kind': 'label reports'},), ({'kind': 'counts', 'x': 1},), (3,)
+  )
+  def test_anything_else_is_refused(self, content):
+    with self.assertRaisesRegex(ValueError, 'not a protection'):
+      protection.from_json(content)
+
+  @parameterized.parameters(
+      (_REPORTS, 'claimed epsilon 0.81', 'memoised'),
+      (_NOISE, 'norm 0.5, Gaussian noise of 2', 'from 100 clients'),
+      (_NOISE._replace(population=10), 'Gaussian', 'without amplification'),
+      (_COUNTS, 'none needed', 'costs nothing'),
+      (None, 'none: computed from the true local data', 'no finite epsilon'),
+  )
+  def test_is_told_in_plain_words(self, shield, mechanism, accounting):
+    self.assertIn(mechanism, protection.describe(shield))
+    self.assertIn(accounting, protection.accounting(shield))
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,282 @@
+"""What repeated releases cost: epsilon at a given delta.
+
+Three cases, each with its own neighbouring data sets:
+
+* Labels flipped afresh for every release (one label replaced by another): the privacy loss of one
+  release is +e, 0 or -e, so that of R releases is a sum of trinomials. A memoised report is one
+  release, however often it is sent.
+* DP-FedAvg with a cohort of fixed size, what simulators draw (one client's data replaced).
+* DP-FedAvg with Poisson sampling (one client added or removed; McMahan et al. 2018).
+
+Losses are composed through privacy loss distributions (Koskela et al. 2020; Doroshenko et al. 2022,
+"Connect the dots"), by the convolutions of dp_accounting. Every step rounds outward: a profile is
+replaced by one that is nowhere below it, and delta is reduced by more than the convolution's
+rounding error, so for a delta of 1e-12 or less only the bounds without a convolution remain.
+
+The Gaussian bounds are about real numbers. Noise in floating point has weaknesses that they do not
+cover (Mironov 2012).
+"""
+
+import math
+import sys
+from collections.abc import Callable
+
+import numpy as np
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import privacy_loss_distribution
+from scipy import optimize
+from scipy import special
+
+from tff_noise.privacy import mechanism as mechanism_lib
+
+# What is added to computed probabilities and epsilons, far above the rounding error of their sums.
+SLACK = 1e-9
+# The absolute error of a convolution by FFT, once and for each release.
+_FFT_ERROR, _FFT_ERROR_PER_RELEASE = 1e-12, 1e-14
+# The grid of losses of one Gaussian round; the excess over the exact value falls with its square.
+_GRID = 20_000
+_FINEST_INTERVAL = 1e-4
+
+
+def check_count(name: str, value: int, minimum: int) -> None:
+  """Raises ValueError unless `value` is a whole number of at least `minimum`."""
+  if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
+    raise ValueError(f'{name} must be a whole number of at least {minimum}, got {value!r}')
+
+
+def check_delta(delta: float, *, zero: bool) -> None:
+  """Raises ValueError unless `delta` is below 1 and above 0, or 0 where `zero` allows it."""
+  # Written so that NaN, which compares false with everything, is refused.
+  if not 0 <= delta < 1 or (delta == 0 and not zero):
+    raise ValueError(f'delta must be in {"[" if zero else "("}0, 1), got {delta!r}')
+
+
+def solve(profile: Callable[[float], float], delta: float, high: float) -> tuple[float, float]:
+  """Brackets the epsilon at which a decreasing privacy profile falls to `delta`.
+
+  Args:
+    profile: delta as a function of epsilon, decreasing.
+    delta: In (0, 1).
+    high: Where to stop looking.
+
+  Returns:
+    (below, above), about 2 * SLACK apart relatively, with profile(below) > delta >= profile(above).
+    (0, 0) if epsilon 0 is enough, (high, infinity) if `high` is not.
+  """
+  if profile(0.0) <= delta:
+    return 0.0, 0.0
+  if profile(high) > delta:
+    return high, math.inf
+  # On the log scale a profile is nearly a parabola, which takes few evaluations.
+  smallest, target = math.ulp(0.0), math.log(delta)
+  root = optimize.brentq(
+      lambda epsilon: math.log(max(profile(epsilon), smallest)) - target, 0, high, xtol=1e-15
+  )
+  step = SLACK
+  while step < 1 and profile(root * (1 - step)) <= delta:
+    step *= 2
+  below = root * max(0.0, 1 - step)
+  step = SLACK
+  while root * (1 + step) < high and profile(root * (1 + step)) > delta:
+    step *= 2
+  return below, min(high, root * (1 + step))
+
+
+def _epsilon_of_losses(
+    masses: np.ndarray, infinity: float, interval: float, releases: int, delta: float
+) -> float:
+  """Returns epsilon of `releases` releases with one distribution of losses.
+
+  Args:
+    masses: float64 `[2 n + 1]`, the probabilities of the losses `interval` * (-n, ..., n).
+    infinity: The probability of an infinite loss.
+    interval: The spacing of the losses.
+    releases: At least 1.
+    delta: In [0, 1).
+  """
+  delta = delta * (1 - SLACK) - _FFT_ERROR - _FFT_ERROR_PER_RELEASE * releases
+  if delta <= 0:
+    return math.inf
+  single = pld_pmf.DensePLDPmf(interval, -(len(masses) // 2), masses, infinity, True)
+  return float(single.self_compose(releases).get_epsilon_for_delta(delta))
+
+
+def composed_epsilon(deltas: np.ndarray, interval: float, releases: int, delta: float) -> float:
+  """Returns epsilon of `releases` releases, each with the given privacy profile.
+
+  Connect the dots (Doroshenko et al. 2022, algorithm 1) for neighbours that may be exchanged: the
+  profile is bounded by the one that is linear in e^epsilon between the points, and that one
+  belongs to a pair of distributions. Below 0 it is the mirror image, delta(-e) = 1 - e^-e +
+  e^-e delta(e), so the loss -e has e^-e times the probability of the loss e.
+
+  Args:
+    deltas: float64 `[n + 1]`, n >= 1: an upper bound of the profile at epsilon 0, interval, ...,
+      n * interval, valid for both orders of any two neighbours. The last is never amplified by
+      composition: it counts as the probability of an infinite loss.
+    interval: The spacing of the epsilons.
+    releases: At least 1.
+    delta: In [0, 1).
+  """
+  # Rounding must not leave a rise.
+  deltas = np.maximum.accumulate(deltas[::-1])[::-1]
+  falls = -np.diff(deltas)
+  # Nothing grows: with little noise, e^interval would overflow. Clipping only adds probability.
+  shrink = math.exp(-interval)
+  positive = np.maximum(falls - shrink * np.append(falls[1:], 0), 0) / -math.expm1(-interval)
+  negative = positive * np.exp(-interval * np.arange(1, len(deltas)))
+  zero = max(0.0, 1 - deltas[-1] - positive.sum() - negative.sum())
+  masses = np.concatenate([negative[::-1], [zero], positive])
+  return _epsilon_of_losses(masses, deltas[-1], interval, releases, delta)
+
+
+def randomized_response_epsilon(
+    mechanism: mechanism_lib.RandomizedResponse, releases: int, delta: float
+) -> float:
+  """Returns epsilon of `releases` independent reports of one label.
+
+  With e = ln(A / B), the loss of one report is e with probability a, -e with b and otherwise 0: a
+  grid of step e holds it without rounding. The pair of labels dominates, so the later releases may
+  depend on the earlier ones. dp_accounting's own randomised response is not used: its
+  `noise_parameter` is the probability K b of a uniform report, not that of a wrong one, and its
+  grid is rounded.
+
+  Args:
+    mechanism: The mechanism.
+    releases: How many reports with fresh randomness were sent.
+    delta: In [0, 1); 0 gives basic composition.
+
+  Raises:
+    ValueError: If `releases` or `delta` is out of range.
+  """
+  check_count('releases', releases, 0)
+  check_delta(delta, zero=True)
+  if releases == 0:
+    return 0.0
+  basic = releases * mechanism.actual_epsilon
+  a, b = mechanism.keep_probability, mechanism.other_probability
+  masses = np.array([b, (mechanism.num_classes - 2) * b, a])
+  # actual_epsilon is rounded down.
+  step = math.nextafter(mechanism.actual_epsilon, math.inf)
+  return min(basic, _epsilon_of_losses(masses, 0.0, step, releases, delta))
+
+
+def _gaussian_profile(epsilon: float | np.ndarray, mu: float) -> np.ndarray:
+  """delta of a Gaussian of standard deviation 1 and sensitivity mu (Balle and Wang 2018)."""
+  near, far = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+  # Phi(-near) - e^epsilon Phi(-far), the latter without the product of huge and tiny.
+  other = special.erfcx(far / math.sqrt(2)) * np.exp(-near * near / 2) / 2
+  # The difference may be far smaller than its terms, whose rounding error counts.
+  return np.maximum(0, special.ndtr(-near) * (1 + 1e-13) - other)
+
+
+def _largest_loss(mu: float, tail: float) -> float:
+  """Returns an epsilon at which `_gaussian_profile` is at most `tail`."""
+  # It is at most Phi(-z) <= exp(-z^2 / 2) at mu^2 / 2 + mu z.
+  return mu * mu / 2 + mu * math.sqrt(-2 * math.log(max(tail, sys.float_info.min)))
+
+
+def _unsampled_epsilon(mu: float, rounds: int, delta: float) -> float:
+  # R Gaussians are one with sqrt(R) times the sensitivity.
+  total = mu * math.sqrt(rounds)
+  return solve(
+      lambda epsilon: float(_gaussian_profile(epsilon, total)) * (1 + SLACK),
+      delta,
+      _largest_loss(total, delta * (1 - 1e-6)),
+  )[1]
+
+
+def _check_gaussian(noise_multiplier: float, rounds: int, delta: float) -> None:
+  if not 0 <= noise_multiplier < math.inf:
+    raise ValueError(f'the noise multiplier must be finite and not below 0, got {noise_multiplier}')
+  check_count('rounds', rounds, 0)
+  check_delta(delta, zero=False)
+
+
+def gaussian_epsilon(
+    noise_multiplier: float, *, population: int, cohort: int, rounds: int, delta: float
+) -> float:
+  """Returns the client-level epsilon of DP-FedAvg with cohorts of a fixed size.
+
+  Each round draws `cohort` of `population` clients without replacement, clips each update to norm
+  S and publishes the sum plus Gaussian noise of standard deviation noise_multiplier * S.
+  Neighbours: all data of one client replaced; the population is public.
+
+  Sampling with share q amplifies to delta(ln(1 + q (e^e - 1))) = q delta_Gauss(e) (Balle, Barthe
+  and Gaboardi 2018, theorem 9), in both orders of the neighbours, so the profile may be composed
+  (Zhu, Dong and Wang 2022). The result is the less of this and of the noise without sampling.
+  Renyi accounting of the same sampling (Wang, Balle and Kasiviswanathan 2019), dp_accounting's, is
+  valid too, and left out because it gives far more: 26.0 for 14.4 at noise 2, 10 of 100 clients,
+  300 rounds and delta 1e-5.
+
+  Args:
+    noise_multiplier: Standard deviation of the noise over the clipping norm; 0 gives infinity.
+    population: How many clients there are, at least 1.
+    cohort: How many a round draws, 1 to `population`.
+    rounds: R, at least 0.
+    delta: In (0, 1).
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  _check_gaussian(noise_multiplier, rounds, delta)
+  check_count('population', population, 1)
+  check_count('cohort', cohort, 1)
+  if cohort > population:
+    raise ValueError(f'the cohort must be at most the population, {population}, got {cohort}')
+  if rounds == 0:
+    return 0.0
+  if noise_multiplier == 0:
+    return math.inf
+  # Replacing a client moves the sum by up to 2 S, from one end of the ball to the other, and not
+  # by S as adding one does. dp_accounting's SampledWithoutReplacementDpEvent means noise over this
+  # sensitivity too: there, one would have to pass noise_multiplier / 2.
+  mu = 2 / noise_multiplier
+  unsampled = _unsampled_epsilon(mu, rounds, delta)
+  if cohort == population:
+    return unsampled
+  share = cohort / population
+  largest = _largest_loss(mu, delta * 1e-6 / rounds)
+  interval = float(np.logaddexp(math.log1p(-share), math.log(share) + largest)) / _GRID
+  sampled = interval * np.arange(1, _GRID + 1)
+  # The inverse of ln(1 + q (e^e - 1)), without overflow.
+  plain = sampled - math.log(share) + np.log1p(-(1 - share) * np.exp(-sampled))
+  deltas = share * _gaussian_profile(np.append(0.0, plain), mu) * (1 + SLACK)
+  return min(unsampled, composed_epsilon(deltas, interval, rounds, delta))
+
+
+def poisson_gaussian_epsilon(
+    noise_multiplier: float, sampling_probability: float, rounds: int, delta: float
+) -> float:
+  """Returns the client-level epsilon of DP-FedAvg with Poisson sampling.
+
+  Each client takes part in a round independently. Neighbours: one client added or removed. It does
+  not describe a run that draws cohorts of a fixed size: see `gaussian_epsilon`.
+
+  Args:
+    noise_multiplier: Standard deviation of the noise over the clipping norm; 0 gives infinity.
+    sampling_probability: q, in [0, 1].
+    rounds: R, at least 0.
+    delta: In (0, 1).
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  _check_gaussian(noise_multiplier, rounds, delta)
+  if not 0 <= sampling_probability <= 1:
+    raise ValueError(f'the sampling probability must be in [0, 1], got {sampling_probability}')
+  if rounds == 0 or sampling_probability == 0:
+    return 0.0
+  if noise_multiplier == 0:
+    return math.inf
+  mu = 1 / noise_multiplier
+  unsampled = _unsampled_epsilon(mu, rounds, delta)
+  reduced = delta * (1 - SLACK) - _FFT_ERROR - _FFT_ERROR_PER_RELEASE * rounds
+  if sampling_probability == 1 or reduced <= 0:
+    return unsampled
+  single = privacy_loss_distribution.from_gaussian_mechanism(
+      noise_multiplier,
+      # Little noise has large losses: the finest grid would not fit into memory.
+      value_discretization_interval=max(_FINEST_INTERVAL, _largest_loss(mu, 1e-20) / (2 * _GRID)),
+      sampling_prob=sampling_probability,
+  )
+  return min(unsampled, float(single.self_compose(rounds).get_epsilon_for_delta(reduced)))

@@ -1,0 +1,215 @@
+"""What protects the values that leave a client, and what that costs.
+
+A guarantee is about a unit, what two neighbouring data sets differ in. The units are nested, from
+fine to coarse: a guarantee for a client holds for its examples and their labels too, never the
+other way round. Epsilons of different units are never added.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tff_noise.privacy import accountant
+from tff_noise.privacy import mechanism as mechanism_lib
+
+
+class Unit(enum.Enum):
+  """What two neighbours differ in: one is replaced by another, and all numbers stay."""
+
+  LABEL = 'the label of one example'
+  EXAMPLE = 'one example'
+  CLIENT = 'one client'
+
+
+class Status(enum.Enum):
+  """How far a guarantee goes: proved, proved under conditions that are named, or not at all."""
+
+  PROVED = 'proved'
+  CONDITIONAL = 'conditional'
+  NONE = 'none'
+
+
+class Counts(NamedTuple):
+  """Numbers of examples, which replacing an example or its label does not change."""
+
+
+class LabelReports(NamedTuple):
+  """Depends on labels through one memoised report of randomised response for each example alone.
+
+  Whatever is computed from the same reports is post-processing and costs nothing more.
+
+  Attributes:
+    num_classes: K.
+    epsilon: The claimed epsilon, as written.
+    num_labels: How many reports of one cohort a secure sum hides each in; 0 where there is none.
+  """
+
+  num_classes: int
+  epsilon: str
+  num_labels: int = 0
+
+  @property
+  def mechanism(self) -> mechanism_lib.RandomizedResponse:
+    """What flips the labels."""
+    return mechanism_lib.randomized_response(self.epsilon, self.num_classes)
+
+
+class NoisySum(NamedTuple):
+  """The sum of the clients' vectors, each cut to norm S, with Gaussian noise: DP-FedAvg.
+
+  Attributes:
+    noise_multiplier: Standard deviation of the noise over S.
+    clip: S, the L2 norm.
+    cohort: Clients in a round.
+    population: Clients among whom the server draws the cohort, uniformly and secretly; equal to
+      `cohort` where the draw gives no protection.
+  """
+
+  noise_multiplier: float
+  clip: float
+  cohort: int
+  population: int
+
+
+Protection = Counts | LabelReports | NoisySum | None
+
+_KINDS = {'counts': Counts, 'label reports': LabelReports, 'noisy sum': NoisySum}
+
+
+class Cost(NamedTuple):
+  """What releases cost a unit.
+
+  Attributes:
+    epsilon: Infinite without a guarantee.
+    delta: 0 for a pure guarantee.
+    status: How far it goes.
+  """
+
+  epsilon: float
+  delta: float
+  status: Status
+
+
+_FREE = Cost(0.0, 0.0, Status.PROVED)
+_UNBOUNDED = Cost(math.inf, 0.0, Status.NONE)
+
+
+def own_unit(protection: Protection) -> Unit:
+  """Returns the coarsest unit that a protection is about."""
+  if isinstance(protection, NoisySum):
+    return Unit.CLIENT
+  if isinstance(protection, Counts):
+    return Unit.EXAMPLE
+  return Unit.LABEL
+
+
+def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
+  """Returns what `times` releases cost each unit.
+
+  Args:
+    protection: What all of them are protected by.
+    times: How often values were released, at least 0.
+    unit: What the epsilon is about.
+    delta: Of a Gaussian mechanism, in (0, 1).
+  """
+  if times == 0:
+    return _FREE
+  covered = list(Unit).index(unit) <= list(Unit).index(own_unit(protection))
+  if protection is None or not covered:
+    return _UNBOUNDED
+  if isinstance(protection, Counts):
+    return _FREE
+  if isinstance(protection, LabelReports):
+    return Cost(protection.mechanism.actual_epsilon, 0.0, Status.PROVED)
+  epsilon = accountant.gaussian_epsilon(
+      protection.noise_multiplier,
+      population=protection.population,
+      cohort=protection.cohort,
+      rounds=times,
+      delta=delta,
+  )
+  return Cost(epsilon, delta, Status.CONDITIONAL)
+
+
+def total(times: Mapping[Protection, int], unit: Unit, delta: float) -> Cost:
+  """Returns what all releases together cost each unit, by basic composition of the mechanisms.
+
+  Reports of one mechanism are the same reports wherever they are used, and count once.
+
+  Args:
+    times: How often values were released under each protection.
+    unit: What the epsilon is about.
+    delta: Of all Gaussian mechanisms together, in (0, 1).
+  """
+  # '0.81' and '0.810' are one mechanism, and so the same reports.
+  distinct = {
+      (p.mechanism.num_classes, p.mechanism.other) if isinstance(p, LabelReports) else p: (p, n)
+      for p, n in times.items()
+      if n
+  }
+  gaussian = sum(isinstance(p, NoisySum) for p, _ in distinct.values())
+  costs = [cost(p, n, unit, delta / max(gaussian, 1)) for p, n in distinct.values()]
+  status = max((c.status for c in costs), key=list(Status).index, default=Status.PROVED)
+  if status is Status.NONE:
+    return _UNBOUNDED
+  return Cost(math.fsum(c.epsilon for c in costs), math.fsum(c.delta for c in costs), status)
+
+
+def describe(protection: Protection) -> str:
+  """Returns the mechanism in plain words."""
+  if protection is None:
+    return 'none: computed from the true local data'
+  if isinstance(protection, Counts):
+    return 'none needed: does not depend on labels or on what an example is'
+  if isinstance(protection, LabelReports):
+    mechanism = protection.mechanism
+    return (
+        f'K-ary randomised response, K={mechanism.num_classes}, claimed epsilon '
+        f'{mechanism.epsilon}, keeps a label with probability {mechanism.keep_probability:.6f}'
+    )
+  return (
+      f'updates cut to norm {protection.clip:g}, Gaussian noise of {protection.noise_multiplier:g} '
+      f'times that norm on their sum'
+  )
+
+
+def accounting(protection: Protection) -> str:
+  """Returns how repeated releases add up, and on what conditions, in plain words."""
+  if protection is None:
+    return 'no finite epsilon'
+  if isinstance(protection, Counts):
+    return 'costs nothing'
+  if isinstance(protection, LabelReports):
+    return 'one memoised report for each example, whatever its later label and however often used'
+  if protection.population > protection.cohort:
+    return (
+        f'exact composition for a fixed cohort of {protection.cohort}, drawn uniformly without '
+        f'replacement from {protection.population} clients and kept secret; replacing one client'
+    )
+  return 'composition without amplification by sampling; replacing one client'
+
+
+def to_json(protection: Protection) -> Mapping[str, Any] | None:
+  """Returns what `from_json` reads."""
+  if protection is None:
+    return None
+  [kind] = [name for name, cls in _KINDS.items() if isinstance(protection, cls)]
+  return {'kind': kind, **protection._asdict()}
+
+
+def from_json(content: Mapping[str, Any] | None) -> Protection:
+  """Returns the protection that `to_json` wrote.
+
+  Raises:
+    ValueError: If it is none.
+  """
+  if content is None:
+    return None
+  try:
+    values = dict(content)
+    return _KINDS[values.pop('kind')](**values)
+  except (KeyError, TypeError, ValueError) as error:
+    raise ValueError(f'not a protection: {content!r}') from error
