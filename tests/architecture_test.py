@@ -21,6 +21,7 @@ _LAYERS = (
     ('tff_noise.methods',),
     ('tff_noise.program',),
     ('tff_noise.report',),
+    ('tff_noise.audit',),
     ('tff_noise.compare',),
     ('bin',),
 )
@@ -38,6 +39,8 @@ _LOADS_TENSORFLOW = (
     'tff_noise.program.runtime',
     'tff_noise.program.task',
     'tff_noise.program.training',
+    'tff_noise.audit.update_leak',
+    'tff_noise.audit.computations',
 )
 
 _TENSORFLOW = ('tensorflow', 'tensorflow_federated', 'tensorflow_privacy', 'keras', 'grpc')

@@ -28,11 +28,17 @@ ACCURACY = {
 def write_run(path, config, accuracy, *, code='c0de', rounds=2):
   """Writes a finished run directory with the given best accuracy."""
   os.makedirs(path)
+  unit = 'the label of one example'
+  common = {'recipient': 'server', 'mechanism': 'm', 'accounting': 'a', 'unit': unit, 'delta': 0.0,
+            'central_epsilon': None}
   label = {
-      'name': 'label histogram', 'epsilon': 0.81, 'status': 'proved', 'unit': 'label', 'times': 1,
+      **common, 'name': 'label histogram', 'aggregation': 'DP, secure sum', 'epsilon': 0.81,
+      'status': 'proved', 'times': 1,
   }
-  updates = {'name': 'model updates', 'epsilon': 'inf', 'status': 'none', 'unit': 'label',
-             'times': rounds}
+  updates = {
+      **common, 'name': 'update', 'aggregation': 'sum', 'epsilon': 'inf', 'status': 'none',
+      'times': rounds,
+  }
   releases = [label, updates] if config.method == 'feddpcont' else [updates]
   for name, content in (
       ('config.json', {'flags': config.identity(), 'code': code}),
@@ -43,7 +49,12 @@ def write_run(path, config, accuracy, *, code='c0de', rounds=2):
           'bytes_down': 2_000_000,
       }),
       ('privacy.json', {
-          'releases': releases, 'totals': [{'unit': 'label', 'epsilon': 'inf'}], 'statement': 's',
+          'releases': releases,
+          'totals': [
+              {'unit': u, 'epsilon': 'inf', 'delta': 0.0, 'status': 'none'}
+              for u in (unit, 'one example', 'one client')
+          ],
+          'statement': 's',
       }),
       ('uplink.json', []),
   ):

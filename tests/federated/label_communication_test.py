@@ -8,10 +8,13 @@ from absl.testing import parameterized
 from tests import federated_test_case
 from tff_noise.federated import label_communication
 from tff_noise.federated import uplink
+from tff_noise.privacy import protection as protection_lib
+
+_REPORTS = protection_lib.LabelReports(3, '0.81', num_labels=35)
 
 
 def _build(**changes):
-  arguments = {'max_count': 7, 'max_clients': 5, 'private': True, **changes}
+  arguments = {'max_count': 7, 'max_clients': 5, 'protection': _REPORTS, **changes}
   return label_communication.build_label_communication(3, **arguments)
 
 
@@ -42,10 +45,11 @@ class LabelCommunicationTest(federated_test_case.FederatedTestCase):
     with self.assertRaisesRegex(Exception, 'larger than maximum'):
       computation([zeros + 8, zeros])
 
-  @parameterized.parameters((True, 'DP_SECURE_SUM'), (False, 'SECURE_SUM'))
-  def test_declares_whether_the_labels_are_flipped(self, private, expected):
-    _, fields = _build(private=private)
+  @parameterized.parameters((_REPORTS, 'DP_SECURE_SUM'), (None, 'SECURE_SUM'))
+  def test_declares_whether_the_labels_are_flipped(self, protection, expected):
+    _, fields = _build(protection=protection)
     self.assertIs(fields[0].disclosure, uplink.Disclosure[expected])
+    self.assertEqual(fields[0].protection, protection)
 
   def test_one_client_is_refused(self):
     with self.assertRaisesRegex(ValueError, 'at least 2 clients'):

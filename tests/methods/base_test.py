@@ -3,6 +3,8 @@
 import asyncio
 import functools
 import itertools
+import os
+import tempfile
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +27,7 @@ from tff_noise.methods import registry as methods
 from tff_noise.optimizers import registry as optimizers
 from tff_noise.privacy import estimator
 from tff_noise.privacy import mechanism
+from tff_noise.privacy import protection
 from tff_noise.program import managers
 from tff_noise.program import run_directory
 from tff_noise.program import training
@@ -75,18 +78,29 @@ def _task(base='', norm=None, **changes):
 
 
 @functools.cache
-def _clients():
-  return method.Clients(_federation(), client_data.federation_datasets(_federation()))
+def _datasets():
+  return client_data.federation_datasets(_federation())
 
 
-def _states(schedule, first=None):
+@functools.cache
+def _ledger_path(*run):
+  """Where a run's ledger is: one that goes on from a state has to find what was before it."""
+  del run  # Unused.
+  folder = tempfile.mkdtemp(dir=absltest.get_default_test_tmpdir())
+  return os.path.join(folder, 'ledger.jsonl')
+
+
+def _states(schedule, first=None, ledger_path=''):
   """The state before the first round, or the given one, and after each that follows."""
   states = [first or training.initial_state(schedule, _federation())]
+  ledger = federated_test_case.open_ledger(schedule, ledger_path)
+  if first is not None:
+    ledger.resume(first.ledger)
   while True:
     stage, state = training.next_stage(schedule, states[-1])
     if stage is None:
       return states
-    states.append(training.run_round(stage, state, _clients())[0])
+    states.append(training.run_round(schedule, state, _federation(), _datasets(), ledger)[0])
 
 
 def _weights(state):
@@ -128,7 +142,9 @@ class _TestCase(federated_test_case.FederatedTestCase):
     restored = asyncio.run(manager.load(state.round_num, structure))
     # TFF saves a Python number as a tensor of 32 bits.
     names = ('round_num', 'stage', 'stage_round')
-    return restored._replace(**{name: int(getattr(restored, name)) for name in names})
+    numbers = {name: int(getattr(restored, name)) for name in names}
+    position = restored.ledger._replace(count=int(restored.ledger.count))
+    return restored._replace(**numbers, ledger=position)
 
 
 @functools.cache
@@ -136,7 +152,7 @@ def _fedcorr(base=''):
   """The schedule of FedCorr with a base, and its states."""
   params = fedcorr.FedCorrParams(lid_neighbours=2, confidence=0.01, clean_threshold=1.0)
   schedule = fedcorr.METHOD.build(_task(base, stages=_STAGES, rounds=20), params)
-  return schedule, _states(schedule)
+  return schedule, _states(schedule, ledger_path=_ledger_path('fedcorr', base))
 
 
 class FedCorrTest(_TestCase):
@@ -185,7 +201,8 @@ class FedCorrTest(_TestCase):
       with self.subTest(state.round_num):
         restored = self.saved_and_restored(schedule, state)
         self.assert_same_bits(restored, state)
-        self.assert_same_bits(_states(schedule, restored)[-1], states[-1])
+        resumed = _states(schedule, restored, _ledger_path('fedcorr', base))
+        self.assert_same_bits(resumed[-1], states[-1])
 
   def test_without_base_the_usual_stage_goes_on_as_fine_tuning_trained(self):
     schedule, states = _fedcorr()
@@ -195,7 +212,8 @@ class FedCorrTest(_TestCase):
     bare = schedule._replace(
         stages=(*schedule.stages[:2], usual._replace(enter=None, chooser=None))
     )
-    self.assert_same_bits(_states(bare, states[_BEFORE_USUAL])[-1], states[-1])
+    resumed = _states(bare, states[_BEFORE_USUAL], _ledger_path('fedcorr', ''))
+    self.assert_same_bits(resumed[-1], states[-1])
 
   def test_fed_avg_as_base_is_no_base(self):
     self.assert_same_weights(_fedcorr('fedavg')[1][-1], _fedcorr()[1][-1])
@@ -204,7 +222,8 @@ class FedCorrTest(_TestCase):
 @functools.cache
 def _feddpcont(base='', **params):
   schedule = feddpcont.METHOD.build(_task(base), feddpcont.FedDPContParams(**params))
-  return schedule, _states(schedule)
+  path = _ledger_path('feddpcont', base, *params.items())
+  return schedule, _states(schedule, ledger_path=path)
 
 
 class FedDPContTest(_TestCase):
@@ -257,7 +276,8 @@ class FedDPContTest(_TestCase):
     self.assertLen(states[-1].local_optimizer, 6)
     for state in states[1:-1]:
       restored = self.saved_and_restored(schedule, state)
-      self.assert_same_bits(_states(schedule, restored)[-1], states[-1])
+      resumed = _states(schedule, restored, _ledger_path('feddpcont', 'scaffold'))
+      self.assert_same_bits(resumed[-1], states[-1])
 
 
 class EveryOptimizerTest(_TestCase):
@@ -271,13 +291,11 @@ class EveryOptimizerTest(_TestCase):
       self.assertGreater(_furthest(before, after), 0)
     (stage,) = schedule.stages
     disclosure.check(stage.round_process.process.next, stage.round_process.fields)
-    asked = ()
-    if stage.chooser is not None:
-      asked = stage.chooser.fields
-      disclosure.check(stage.round_process.optimizer.choice.poll.run, asked)
+    if stage.poll is not None:
+      disclosure.check(stage.poll.computation, stage.poll.fields)
     kept = isinstance(stage.round_process.process, compose.StatefulProcess)
     self.assertLen(states[-1].local_optimizer, len(_SIZES) if kept else 0)
-    return (*asked, *stage.round_process.fields)
+    return stage.fields
 
   @parameterized.parameters(*optimizers.OPTIMIZERS)
   def test_as_a_method_of_its_own(self, name):
@@ -295,7 +313,8 @@ class EveryOptimizerTest(_TestCase):
         _task(name, 'batch', rounds=2), feddpcont.FedDPContParams()
     )
     _, labels = label_communication.build_label_communication(
-        2, max_count=max(_SIZES), max_clients=len(_SIZES), private=True
+        2, max_count=max(_SIZES), max_clients=len(_SIZES),
+        protection=protection.LabelReports(2, '1.0', num_labels=sum(_SIZES)),
     )
     self.assertEqual(schedule.fields, (*labels, *self._check(schedule)))
 

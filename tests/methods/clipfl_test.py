@@ -28,6 +28,7 @@ from tff_noise.models import architectures
 from tff_noise.models import keras_model
 from tff_noise.optimizers import registry
 from tff_noise.privacy import ledger
+from tff_noise.privacy import protection
 from tff_noise.program import managers
 from tff_noise.program import run_directory
 from tff_noise.program import training
@@ -94,18 +95,16 @@ def _schedule(base=None, prune=0.5, judge='validation', keep=2, rounds_=6):
   return clipfl.METHOD.build(task, _params(prune=prune, judge=judge, keep=keep))
 
 
-def _clients(federation):
-  return method.Clients(federation, client_data.federation_datasets(federation))
-
-
-def _states(schedule, federation):
+def _states(schedule, federation, ledger=None):
   """The state before the first round and after each."""
-  clients, states = _clients(federation), [training.initial_state(schedule, federation)]
+  datasets = client_data.federation_datasets(federation)
+  ledger = ledger or federated_test_case.open_ledger(schedule)
+  states = [training.initial_state(schedule, federation)]
   while True:
     stage, state = training.next_stage(schedule, states[-1])
     if stage is None:
       return states
-    states.append(training.run_round(stage, state, clients)[0])
+    states.append(training.run_round(schedule, state, federation, datasets, ledger)[0])
 
 
 def _weights(state):
@@ -316,7 +315,7 @@ class RunTest(federated_test_case.FederatedTestCase):
     federation, schedule = _federation(), _schedule(base)
     before = _states(schedule, federation)[4]
     self.assertEqual((before.stage, before.stage_round), (0, 4))
-    after = schedule.stages[1].enter(_clients(federation), _progress(before))
+    after = schedule.stages[1].enter(None, _progress(before))
     self.assertEqual(after.records['pruned'].sum(), 4)
     np.testing.assert_array_equal(
         after.records['pruned'], candidacy.prune(after.records['candidacies'] * 1.0, 0.5, 3)
@@ -451,12 +450,27 @@ class UplinkTest(parameterized.TestCase):
     self.assertAlmostEqual(1 - up / (120 * 10 * built.uplink_bytes), 1 / 6, delta=0.001)
     self.assertAlmostEqual(1 - down / (120 * 10 * built.broadcast_bytes), 1 / 6, places=9)
 
-  def test_ledger_counts_the_rounds_in_which_models_are_compared(self):
-    for done, seen in ((1, 1), (4, 4), (6, 4)):
-      releases = _schedule().releases(done, {})
-      times = {r.name: r.times for r in releases}
-      self.assertEqual(times.get('judged local model', 0), seen)
-      self.assertEqual(ledger.total_epsilon(releases, ledger.Unit.LABEL), np.inf)
+
+class LedgerTest(federated_test_case.FederatedTestCase):
+
+  def test_counts_the_rounds_in_which_models_are_compared(self):
+    schedule = _schedule()
+    opened = federated_test_case.open_ledger(schedule)
+    _states(schedule, _federation(), opened)
+    declared = uplink.to_json(schedule.fields)
+    times = {}
+    for found in ledger.releases(opened.entries, declared):
+      times.setdefault(found.field['disclosure'], set()).add(found.times)
+    # Four of six rounds; what is summed in both phases is released in all.
+    self.assertEqual(times[uplink.Disclosure.PER_CLIENT.value], {4})
+    self.assertEqual(max(times[uplink.Disclosure.SUM.value]), 6)
+    for done, seen in ((1, 1), (4, 4), (5, 4)):
+      entries = [entry for entry in opened.entries if entry.round_num <= done]
+      found = ledger.releases(entries, declared)
+      [row] = [r for r in found if r.field['disclosure'] == uplink.Disclosure.PER_CLIENT.value]
+      self.assertEqual(row.times, seen)
+    cost = ledger.totals(opened.entries, declared)[protection.Unit.LABEL]
+    self.assertEqual(cost.epsilon, np.inf)
 
 
 class ResumeTest(federated_test_case.FederatedTestCase):
@@ -481,6 +495,7 @@ class ResumeTest(federated_test_case.FederatedTestCase):
             on_round=on_round,
             eval_every=1,
             checkpoint_every=1,
+            ledger=federated_test_case.open_ledger(schedule, run_dir.file('ledger.jsonl')),
         )
     )
     with open(run_dir.file('metrics.csv'), encoding='utf-8') as file:

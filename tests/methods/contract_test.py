@@ -6,12 +6,14 @@ import functools
 import json
 import os
 import shutil
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest
 from absl.testing import parameterized
+from tensorflow_federated.python.core.impl.computation import computation_impl
 
 from tests import federated_test_case
 from tests import toy
@@ -25,6 +27,7 @@ from tff_noise.federated import uplink
 from tff_noise.methods import method as method_lib
 from tff_noise.methods import registry
 from tff_noise.privacy import ledger
+from tff_noise.privacy import protection
 from tff_noise.program import managers
 from tff_noise.program import run_directory
 from tff_noise.program import training
@@ -82,6 +85,16 @@ def _build_anew(name, **changes):
   return method.build(_task(_federation(), method, **changes), params)
 
 
+def _ledger_file(folder):
+  with open(os.path.join(folder, 'ledger.jsonl'), encoding='utf-8') as file:
+    return file.read()
+
+
+def _write_ledger(folder, text):
+  with open(os.path.join(folder, 'ledger.jsonl'), 'w', encoding='utf-8') as file:
+    file.write(text)
+
+
 # A schedule has no state: tests share what takes seconds to build.
 _build = functools.cache(_build_anew)
 
@@ -89,7 +102,9 @@ _build = functools.cache(_build_anew)
 class ContractTest(federated_test_case.FederatedTestCase):
 
   def _assert_same(self, first, second):
-    """All of two program states: server, records, participations, clients' own states."""
+    """All of two states: server, records, participations, clients' own states, the ledger."""
+    self.assertEqual(first.ledger.count, second.ledger.count)
+    np.testing.assert_array_equal(first.ledger.head, second.ledger.head)
     for a, b in zip(tf.nest.flatten(first.server), tf.nest.flatten(second.server), strict=True):
       np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(first.participations, second.participations)
@@ -126,6 +141,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
             on_round=on_round,
             eval_every=1,
             checkpoint_every=1,
+            ledger=federated_test_case.open_ledger(schedule, run_dir.file('ledger.jsonl')),
         )
     )
     with open(run_dir.file('metrics.csv'), encoding='utf-8') as file:
@@ -156,13 +172,24 @@ class ContractTest(federated_test_case.FederatedTestCase):
     # Also in the middle of an iteration over all clients, right after labels were corrected, and
     # right after a change of stage.
     schedule = _build(name)
-    copies = self.create_tempdir().full_path
-    whole, metrics = self._run(schedule, self.create_tempdir().full_path, copies)
+    copies, folder = self.create_tempdir().full_path, self.create_tempdir().full_path
+    whole, metrics = self._run(schedule, folder, copies)
+    ledger_file = _ledger_file(folder)
     for stopped_after in range(1, whole.round_num):
       with self.subTest(stopped_after):
-        state, resumed_metrics = self._run(schedule, os.path.join(copies, str(stopped_after)))
+        copy = os.path.join(copies, str(stopped_after))
+        before = _ledger_file(copy)
+        self.assertLess(len(before), len(ledger_file))
+        # Killed in the middle of the next round, or of the one after a checkpoint that was lost:
+        # what is about to be released is on disk, but for the end of a line.
+        if stopped_after % 3 == 1:
+          _write_ledger(copy, ledger_file[: len(before) + (len(ledger_file) - len(before)) // 2])
+        state, resumed_metrics = self._run(schedule, copy)
         self.assertEqual(metrics, resumed_metrics)
         self._assert_same(whole, state)
+        # Nothing is forgotten, nothing is added.
+        self.assertStartsWith(ledger_file, before)
+        self.assertEqual(_ledger_file(copy), ledger_file)
         self.assertEqual(
             json.dumps(schedule.summary(whole.records)),
             json.dumps(schedule.summary(state.records)),
@@ -313,12 +340,38 @@ class ContractTest(federated_test_case.FederatedTestCase):
         self.assertIsInstance(process, tff.learning.templates.LearningProcess)
 
   @parameterized.named_parameters(*_ALL)
+  def test_ledger_names_exactly_what_was_sent_and_by_how_many(self, name):
+    schedule, sent = _build(name), []
+    senders = {id(s.round_process.process.next): s.round_process.fields for s in schedule.stages}
+    polls = (s.poll for s in schedule.stages if s.poll is not None)
+    for exchange in (*schedule.exchanges.values(), *polls):
+      senders[id(exchange.computation)] = exchange.fields
+    invoke = computation_impl.ConcreteComputation.__call__
+
+    def watch(computation, *args, **kwargs):
+      fields = senders.get(id(computation))
+      if fields:
+        [num_clients] = {len(a) for a in args if isinstance(a, list)}
+        sent.append((tuple(sorted(schedule.fields.index(f) for f in fields)), num_clients))
+      return invoke(computation, *args, **kwargs)
+
+    folder = self.create_tempdir().full_path
+    with mock.patch.object(computation_impl.ConcreteComputation, '__call__', watch):
+      self._run(schedule, folder)
+    declared = uplink.to_json(schedule.fields)
+    entries, _ = ledger.read(os.path.join(folder, 'ledger.jsonl'), declared)
+    self.assertEqual([(entry.fields, entry.clients) for entry in entries], sent)
+    self.assertEqual({i for entry in entries for i in entry.fields}, set(range(len(declared))))
+
+  @parameterized.named_parameters(*_ALL)
   def test_updates_trained_on_true_labels_claim_no_label_epsilon(self, name):
-    schedule = _build(name)
-    records = {k: v for s in schedule.stages for k, v in s.records.items()}
-    releases = schedule.releases(_ROUNDS, records)
-    self.assertEqual(ledger.total_epsilon(releases, ledger.Unit.LABEL), np.inf)
-    json.dumps(ledger.to_json(releases), allow_nan=False)
+    schedule, folder = _build(name), self.create_tempdir().full_path
+    self._run(schedule, folder)
+    declared = uplink.to_json(schedule.fields)
+    entries, _ = ledger.read(os.path.join(folder, 'ledger.jsonl'), declared)
+    cost = ledger.totals(entries, declared)[protection.Unit.LABEL]
+    self.assertEqual((cost.epsilon, cost.status), (np.inf, protection.Status.NONE))
+    json.dumps(ledger.to_json(entries, declared), allow_nan=False)
 
 
 if __name__ == '__main__':

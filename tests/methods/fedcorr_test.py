@@ -31,6 +31,7 @@ from tff_noise.models import architectures
 from tff_noise.models import keras_model
 from tff_noise.optimizers import fed_avg
 from tff_noise.privacy import ledger
+from tff_noise.privacy import protection
 from tff_noise.program import training
 from tff_noise.selection import availability
 from tff_noise.selection import noisy_clients
@@ -95,18 +96,26 @@ def _parts(training_=None, **params):
   )
 
 
-def _clients(federation):
-  return method.Clients(federation, client_data.federation_datasets(federation))
+def _clients(federation, announced=None):
+  """The clients; the exchanges that are announced go into the list."""
+  announced = [] if announced is None else announced
+  return method.Clients(
+      federation,
+      client_data.federation_datasets(federation),
+      lambda name, ids: announced.append((name, np.asarray(ids).tolist())),
+  )
 
 
-def _states(schedule, federation, rounds=None):
+def _states(schedule, federation, rounds=None, ledger=None):
   """The state before the first round and after each; of all rounds if not given."""
-  clients, states = _clients(federation), [training.initial_state(schedule, federation)]
+  datasets = client_data.federation_datasets(federation)
+  ledger = ledger or federated_test_case.open_ledger(schedule)
+  states = [training.initial_state(schedule, federation)]
   while rounds is None or len(states) <= rounds:
     stage, state = training.next_stage(schedule, states[-1])
     if stage is None:
       break
-    states.append(training.run_round(stage, state, clients)[0])
+    states.append(training.run_round(schedule, state, federation, datasets, ledger)[0])
   return states
 
 
@@ -773,8 +782,10 @@ class UplinkTest(federated_test_case.FederatedTestCase):
         ['<client=int32,lid=float32>', '<client=int32,noise=float32>'],
     )
     self.assertEqual({f.disclosure for f in reports}, {_PER_CLIENT})
-    names = [r.name for r in schedule.releases(30, {})]
-    self.assertEqual('model in pre-processing' in names, alone)
+    models = [
+        f for f in schedule.fields if f.name == 'update' and f.disclosure is _PER_CLIENT
+    ]
+    self.assertLen(models, int(alone))
 
   def test_labels_and_losses_never_leave(self):
     parts = _parts()
@@ -790,18 +801,35 @@ class UplinkTest(federated_test_case.FederatedTestCase):
     self.assertLen(disclosure.client_to_server_edges(parts.correct.run), 1)
     self.assertEmpty(disclosure.client_to_server_edges(parts.relabel_all.run))
 
-  def test_ledger_counts_what_each_client_has_sent(self):
-    schedule = _schedule(_federation((5, 5, 5)), _params())
+  def test_ledger_counts_what_clients_have_sent(self):
+    federation = _federation()
+    schedule = _schedule(federation, _params(), rounds=20)
+    opened = federated_test_case.open_ledger(schedule)
+    last = _states(schedule, federation, ledger=opened)[-1]
+    declared = uplink.to_json(schedule.fields)
+    types_of = [field.type_spec for field in schedule.fields]
+
+    def clients(round_num, type_spec):
+      """How many clients have sent values of a type in the rounds so far."""
+      i = types_of.index(type_spec)
+      return sum(e.clients for e in opened.entries if i in e.fields and e.round_num <= round_num)
+
+    # One client a round says its LID; at the end of an iteration the noisy ones what they estimate.
+    noisy = last.records['noisy_by_iteration'].sum(axis=1)
+    self.assertGreater(noisy.min(), 0)
     for rounds, lid, estimates in (
-        (0, 0, 0), (1, 1, 0), (3, 1, 1), (4, 2, 1), (6, 2, 2), (20, 2, 2)
+        (1, 1, 0), (5, 5, 0), (6, 6, noisy[0]), (11, 11, noisy[0]), (12, 12, noisy.sum()),
+        (20, 12, noisy.sum()),
     ):
-      releases = schedule.releases(rounds, {})
-      times = {r.name: r.times for r in releases}
-      self.assertEqual(times.get('LID score', 0), lid)
-      self.assertEqual(times.get('model in pre-processing', 0), lid)
-      self.assertEqual(times.get('estimated noise level', 0), estimates)
-      self.assertEqual(times['model updates, weights and training loss'], rounds)
-      self.assertEqual(ledger.total_epsilon(releases, ledger.Unit.LABEL), np.inf)
+      self.assertEqual(clients(rounds, '<client=int32,lid=float32>'), lid)
+      self.assertEqual(clients(rounds, '<client=int32,noise=float32>'), estimates)
+    found = ledger.releases(opened.entries, declared)
+    times = {(r.field['name'], r.field['disclosure']): r.times for r in found}
+    # Alone in a round, the sum is one's own.
+    self.assertEqual(times['update', _PER_CLIENT.value], 12)
+    self.assertEqual(times['update', uplink.Disclosure.SUM.value], 8)
+    cost = ledger.totals(opened.entries, declared)[protection.Unit.LABEL]
+    self.assertEqual(cost.epsilon, np.inf)
 
 
 class LateArrivalsTest(parameterized.TestCase):

@@ -10,13 +10,17 @@ from tests import federated_test_case
 from tests import toy
 from tff_noise import rng
 from tff_noise import types
+from tff_noise.data import client_data
 from tff_noise.federated import aggregation
+from tff_noise.federated import uplink
 from tff_noise.methods import feddpcont
 from tff_noise.methods import method
 from tff_noise.methods import plain
 from tff_noise.privacy import estimator
 from tff_noise.privacy import ledger
 from tff_noise.privacy import mechanism as mechanism_lib
+from tff_noise.privacy import protection
+from tff_noise.program import training
 from tff_noise.selection import availability
 
 _DATA = (([[1, 0], [0, 1], [1, 1], [2, 0]], [0, 1, 1, 0]), ([[0, 2], [1, 2]], [1, 0]))
@@ -151,11 +155,15 @@ class LabelCommunicationTest(federated_test_case.FederatedTestCase):
     )
     return feddpcont.METHOD.build(task, feddpcont.FedDPContParams())
 
-  def _enter(self, schedule, federation=None):
+  def _enter(self, schedule, federation=None, announced=None):
+    announced = [] if announced is None else announced
     stage = schedule.stages[0]
     process = stage.round_process.process
     progress = stage.enter(
-        method.Clients(federation or self.federation, ()),
+        method.Clients(
+            federation or self.federation, (),
+            lambda name, ids: announced.append((name, ids.tolist())),
+        ),
         method.Progress(process.initialize(), (), {'kept': np.array(5)}, 0),
     )
     # What others have recorded is kept.
@@ -203,19 +211,53 @@ class LabelCommunicationTest(federated_test_case.FederatedTestCase):
         first['label_histogram'].tolist(), second['label_histogram'].tolist()
     )
 
+  def test_histograms_are_announced_once_by_all(self):
+    schedule, announced = self._schedule('shrinkage'), []
+    self._enter(schedule, announced=announced)
+    self.assertEqual(announced, [('label communication', [0, 1, 2, 3])])
+    self.assertEqual([f.name for f in schedule.exchanges['label communication'].fields],
+                     ['label histogram'])
+
+  def _entries(self, schedule):
+    """The ledger's entries of all rounds, and the declaration."""
+    opened = federated_test_case.open_ledger(schedule)
+    datasets = client_data.federation_datasets(self.federation)
+    state = training.initial_state(schedule, self.federation)
+    while True:
+      stage, state = training.next_stage(schedule, state)
+      if stage is None:
+        return opened.entries, uplink.to_json(schedule.fields)
+      state, _ = training.run_round(schedule, state, self.federation, datasets, opened)
+
   def test_ledger_has_the_label_release_at_its_actual_epsilon(self):
-    schedule = self._schedule('shrinkage')
-    label, updates = schedule.releases(3, {})
-    self.assertLessEqual(label.epsilon, 1.5)
-    self.assertAlmostEqual(label.epsilon, 1.5, places=9)
-    self.assertEqual((label.times, updates.times), (1, 3))
-    self.assertEqual(ledger.total_epsilon([label], ledger.Unit.LABEL), label.epsilon)
-    self.assertEqual(ledger.total_epsilon([label, updates], ledger.Unit.LABEL), np.inf)
+    entries, declared = self._entries(self._schedule('shrinkage'))
+    # Once, before the first round, by all; then three rounds of two.
+    self.assertEqual(
+        [(e.round_num, e.clients, 0 in e.fields) for e in entries],
+        [(1, 4, True), (1, 2, False), (2, 2, False), (3, 2, False)],
+    )
+    label, *others = ledger.releases(entries, declared)
+    self.assertEqual((label.field['name'], label.times), ('label histogram', 1))
+    self.assertLessEqual(label.cost.epsilon, 1.5)
+    self.assertAlmostEqual(label.cost.epsilon, 1.5, places=9)
+    self.assertEqual({r.times for r in others}, {3})
+    label_unit = protection.Unit.LABEL
+    self.assertEqual(ledger.totals(entries[:1], declared)[label_unit], label.cost)
+    self.assertEqual(ledger.totals(entries, declared)[label_unit].epsilon, np.inf)
+
+  def test_ledger_bounds_what_the_sum_alone_costs(self):
+    entries, declared = self._entries(self._schedule('shrinkage'))
+    label, *others = ledger.releases(entries, declared)
+    # Each report among 1,200.
+    self.assertEqual(label.protection.num_labels, 1200)
+    self.assertLess(label.central.upper, label.cost.epsilon)
+    self.assertEqual({r.central for r in others}, {None})
 
   def test_ledger_claims_nothing_without_dp(self):
-    label, _ = self._schedule('none').releases(3, {})
-    self.assertIs(label.status, ledger.Status.NONE)
-    self.assertEqual(label.epsilon, np.inf)
+    label, *_ = ledger.releases(*self._entries(self._schedule('none')))
+    self.assertEqual(label.field['name'], 'label histogram')
+    self.assertIs(label.cost.status, protection.Status.NONE)
+    self.assertEqual(label.cost.epsilon, np.inf)
 
   def test_uplink_is_the_histogram_and_fed_avgs(self):
     fields = self._schedule('shrinkage').fields

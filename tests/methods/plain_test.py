@@ -13,13 +13,15 @@ from tests import toy
 from tff_noise import rng
 from tff_noise import types
 from tff_noise.data import client_data
+from tff_noise.federated import aggregation
 from tff_noise.federated import client_work
 from tff_noise.federated import optimizer
+from tff_noise.federated import uplink
 from tff_noise.methods import method
 from tff_noise.methods import plain
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
-from tff_noise.optimizers import registry
+from tff_noise.selection import availability
 
 _SEED = 5
 _SIZES = (7, 12, 1, 20)
@@ -111,19 +113,33 @@ class FedAvgTest(federated_test_case.FederatedTestCase):
 class ReleasesTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      ('fedavg', []), ('scaffold', []), ('median', ['local model']), ('poc', ['mean loss']),
+      ('fedavg', []),
+      ('scaffold', []),
+      ('median', ['<client=int32,update=float32[4],weight=float32>']),
+      ('poc', ['<client=int32,loss=float32>']),
   )
-  def test_what_is_seen_of_single_clients_is_in_the_ledger(self, name, expected):
-    model = toy.linear_model()
-    entry = registry.OPTIMIZERS[name]
-    setting = optimizer.Setting(model, types.LocalTraining(), np.array([4, 4]))
-    built = entry.build(setting, entry.params())
-    releases = method.optimizer_releases(built, 7)
-    self.assertEqual([r.name for r in releases], expected)
-    self.assertEqual({r.times for r in releases}, {7} if expected else set())
+  def test_what_is_seen_of_single_clients_is_declared(self, name, expected):
+    entry = plain.METHODS[name]
+    task = method.Task(
+        model=toy.linear_model(),
+        training=types.LocalTraining(),
+        aggregation=aggregation.weighted_mean(),
+        label_privacy=method.LabelPrivacy('1.0', 'shrinkage'),
+        rounds=7,
+        stages={},
+        clients_per_round=2,
+        availability=availability.always(2),
+        client_sizes=np.array([4, 4]),
+        seed=0,
+    )
+    schedule = entry.build(task, entry.params())
+    seen = [f for f in schedule.fields if f.disclosure is uplink.Disclosure.PER_CLIENT]
+    self.assertEqual([f.type_spec for f in seen], expected)
+    self.assertEqual({f.protection for f in seen}, {None} if expected else set())
     self.assertEqual(bool(expected), bool(entry.per_client))
-    self.assertEmpty(method.optimizer_releases(built, 0))
-    self.assertEmpty(method.optimizer_releases(None, 7))
+    # A stage of no rounds sends nothing.
+    never = entry.build(task._replace(rounds=0), entry.params())
+    self.assertEmpty(never.fields)
 
 
 if __name__ == '__main__':

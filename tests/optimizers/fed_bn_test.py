@@ -149,12 +149,13 @@ class RunTest(federated_test_case.FederatedTestCase):
 
   def _run(self):
     (stage,) = self.schedule.stages
-    clients = method.Clients(
-        self.federation, client_data.federation_datasets(self.federation)
-    )
+    datasets = client_data.federation_datasets(self.federation)
+    ledger = federated_test_case.open_ledger(self.schedule)
     states = [training.initial_state(self.schedule, self.federation)]
     for _ in range(stage.rounds):
-      states.append(training.run_round(stage, states[-1], clients)[0])
+      states.append(
+          training.run_round(self.schedule, states[-1], self.federation, datasets, ledger)[0]
+      )
     return stage, states
 
   def test_evaluated_weights_have_the_mean_of_the_seen_clients_norms(self):

@@ -79,10 +79,6 @@ def _sample_losses(w, examples):
   return np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(examples.y)), examples.y]
 
 
-def _clients(federation):
-  return method.Clients(federation, client_data.federation_datasets(federation))
-
-
 def _start(schedule, federation, w=None):
   state = training.initial_state(schedule, federation)
   if w is None:
@@ -98,12 +94,14 @@ def _w(state):
 
 def _states(schedule, federation, state=None):
   """The state before the first round, or the given one, and after each that follows."""
-  clients, states = _clients(federation), [state or _start(schedule, federation)]
+  datasets = client_data.federation_datasets(federation)
+  ledger = federated_test_case.open_ledger(schedule)
+  states = [state or _start(schedule, federation)]
   while True:
     stage, current = training.next_stage(schedule, states[-1])
     if stage is None:
       return states
-    states.append(training.run_round(stage, current, clients)[0])
+    states.append(training.run_round(schedule, current, federation, datasets, ledger)[0])
 
 
 def _cohorts(states):
@@ -196,7 +194,8 @@ class ChooseTest(federated_test_case.FederatedTestCase):
     federation = _federation()
     schedule = _schedule(federation)
     (stage,) = schedule.stages
-    clients, state = _clients(federation), _start(schedule, federation, _W)
+    datasets = client_data.federation_datasets(federation)
+    ledger, state = federated_test_case.open_ledger(schedule), _start(schedule, federation, _W)
     for _ in range(stage.rounds):
       round_num = state.round_num + 1
       candidates = policies.proportional(3, round_num, np.arange(6), federation.sizes, 4)
@@ -204,9 +203,13 @@ class ChooseTest(federated_test_case.FederatedTestCase):
       losses = [_sample_losses(_w(state), federation.clients[i]).mean() for i in candidates]
       expected = np.sort(candidates[np.argsort(losses)[-2:]])
       before = state.participations
-      state, metrics = training.run_round(stage, state, clients)
+      state, metrics = training.run_round(schedule, state, federation, datasets, ledger)
       self.assertEqual(np.flatnonzero(state.participations - before).tolist(), expected.tolist())
       self.assertEqual((metrics['clients'], metrics['candidates']), (2, 4))
+      # Those who are asked are in the ledger before those who train.
+      asked, trained = ledger.entries[-2:]
+      self.assertEqual((asked.round_num, asked.clients, asked.fields), (round_num, 4, (0,)))
+      self.assertEqual((trained.clients, 0 in trained.fields), (2, False))
 
   def test_those_who_take_part_train_as_in_fed_avg(self):
     federation = _federation()
@@ -266,7 +269,7 @@ class StaleTest(federated_test_case.FederatedTestCase):
   def test_nobody_is_asked(self):
     schedule = _schedule(_federation(), 6, 'stale')
     (stage,) = schedule.stages
-    self.assertEqual((stage.chooser.fields, stage.chooser.bytes_down), ((), 0))
+    self.assertIsNone(stage.chooser.poll)
     self.assertEqual(schedule.fields, stage.round_process.fields)
     shown = [
         f.type_spec for f in schedule.fields if f.disclosure is uplink.Disclosure.PER_CLIENT
@@ -331,6 +334,7 @@ class RunTest(federated_test_case.FederatedTestCase):
             ground_truth=lambda s: {f'times_{i}': n for i, n in enumerate(s.participations)},
             eval_every=1,
             checkpoint_every=1,
+            ledger=federated_test_case.open_ledger(schedule, run_dir.file('ledger.jsonl')),
         )
     )
     return state, metrics

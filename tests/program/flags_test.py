@@ -101,6 +101,18 @@ class ParseTest(FlagsTestCase):
     self.assertEqual(config.stage_lengths(), {'preprocess': 1, 'usual': 0})
     self.assertEqual(config.arrivals, 'uniform:.5:9')
 
+  def test_values_of_privacy_arrive_with_their_types(self):
+    config = self.config(
+        '--training_labels=private', '--client_dp_noise=.5', '--client_dp_clip=2',
+        '--label_epsilon=2', '--label_prior=inverse',
+    )
+    self.assertEqual(
+        (config.training_labels, config.client_dp_noise, config.client_dp_clip),
+        ('private', 0.5, 2.0),
+    )
+    self.assertEqual((config.label_epsilon, config.label_prior), ('2', 'inverse'))
+    self.assertEqual(self.config('--label_flips=client').label_flips, 'client')
+
   def test_parameters_add_up(self):
     config = self.config('--param=weight=0.5', '--param=warmup_rounds=3')
     self.assertEqual(config.param, ('weight=0.5', 'warmup_rounds=3'))
@@ -112,7 +124,7 @@ class ParseTest(FlagsTestCase):
     self.assertEqual((config.rounds, config.seed), (7, 4))
 
   @parameterized.parameters(
-      ('--clientz=3', "Unknown command line flag 'clientz'. Did you mean: clients"),
+      ('--clientz=3', "Unknown command line flag 'clientz'. Did you mean: .*\\bclients\\b"),
       ('--clients=many', 'flag --clients=many: .*int'),
       ('--clients=1.5', 'flag --clients=1.5: .*int'),
       ('--clients=', 'flag --clients='),
@@ -139,6 +151,9 @@ class ParseTest(FlagsTestCase):
       ('--stages=usual:1', '^--stages: usual is no stage; feddpcont has none$'),
       ('--method=fedcorr', '^fedcorr shows the server .*--allow_per_client_disclosure'),
       ('--noise_semantics=code', '^--noise_semantics must be paper or reference, got code$'),
+      ('--training_labels=no', '^--training_labels must be one of local, private, got no$'),
+      ('--client_dp_noise=-1', '^--client_dp_noise must be at least 0, got -1.0$'),
+      ('--client_dp_clip=0', '^--client_dp_clip must be a positive number, got 0.0$'),
   )
   def test_mistakes_of_the_values(self, argument, message):
     # All ranges are in run_config_test; here that the command line gets there.
@@ -233,6 +248,7 @@ class HelpTest(FlagsTestCase):
                  *run_config.AUGMENTATIONS, *run_config.TEMPERATURE_READINGS,
                  *run_config.noise.SEMANTICS,
                  *run_config.AGGREGATIONS, *run_config.partition.PARTITIONS,
+                 *run_config.TRAINING_LABELS, *run_config.LABEL_FLIPS,
                  *run_config.noise.NOISES, *run_config.sources.DATASETS,
                  *run_config.estimator.PRIORS):
       self.assertRegex(text, rf'\b{name}\b')

@@ -30,7 +30,7 @@ def _scene():
 
 
 def _schedule(**changes):
-  return method.Schedule((), (), lambda *_: (), **changes)
+  return method.Schedule((), **changes)
 
 
 def _correcting():

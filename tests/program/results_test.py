@@ -20,6 +20,8 @@ from tff_noise.program import summary
 _Config = collections.namedtuple('_Config', ['method', 'seed'])
 _State = collections.namedtuple('_State', ['round_num', 'participations', 'records', 'local'])
 _Round = collections.namedtuple('_Round', ['fields'])
+# What clients send in a round, and besides it.
+_UPDATE, _ONCE, _ONCE_MORE = 'update', 'once', 'once more'
 
 
 def _scene():
@@ -53,14 +55,9 @@ def _state(**changes):
 
 
 def _schedule(**changes):
-  update = _field('update', 100)
-  stage = method.Stage('train', 3, _Round((update,)), select=None)
-  return method.Schedule(
-      (stage, stage),
-      (update, _field('once', 7), _field('once more', 5)),
-      lambda rounds, records: (ledger.model_updates(rounds),),
-      **changes,
-  )
+  stage = method.Stage('train', 3, _Round((_field(_UPDATE, 100),)), select=None)
+  exchange = method.Exchange(None, (_field(_ONCE, 7), _field(_ONCE_MORE, 5)))
+  return method.Schedule((stage, stage), **{'exchanges': {'asking': exchange}, **changes})
 
 
 def _judging_schedule():
@@ -92,7 +89,18 @@ class WriteTest(absltest.TestCase):
 
     run_directory.create(self.run_, start)
 
+  def _record(self, schedule, *sent):
+    """Declares what may be sent, and records rounds or exchanges: (round, names, clients)."""
+    declared = uplink.to_json(schedule.fields)
+    run_directory.write_json(self.run_.file('uplink.json'), declared)
+    opened = ledger.Ledger(schedule.fields, declared, self.run_.file('ledger.jsonl'))
+    fields = {field.name: field for field in schedule.fields}
+    for round_num, names, clients in sent:
+      opened.record(round_num, 'train', [fields[name] for name in names], np.array(clients))
+
   def _write(self, schedule, scene=None, state=None, own_models=None):
+    if not os.path.exists(self.run_.file('uplink.json')):
+      self._record(schedule)
     results.write(
         self.run_, _Config('mine', 7), scene or _scene(), schedule, state or _state(),
         own_models or {},
@@ -118,16 +126,40 @@ class WriteTest(absltest.TestCase):
     self.assertEqual(found['own_models'], own['own_models'])
     self.assertIn('0.6250 on average of the own models of 2 clients', summary.text(self.run_))
 
-  def test_bytes_outside_of_rounds_are_what_the_method_counts(self):
+  def test_bytes_outside_of_rounds_are_those_of_exchanges(self):
     self.assertEqual(self._write(_schedule())['extra_bytes_up'], 0)
-    extra = _schedule(extra_bytes_up=lambda records: 12 * len(records['seen']))
-    self.assertEqual(self._write(extra)['extra_bytes_up'], 36)
+    self._record(
+        _schedule(), (1, (_ONCE, _ONCE_MORE), (0, 1, 2)), (1, (_UPDATE,), (0, 2)),
+        (2, (_ONCE, _ONCE_MORE), (1,)),
+    )
+    # Three clients, then one, of 7 + 5; a round's are in metrics.csv.
+    self.assertEqual(self._write(_schedule())['extra_bytes_up'], 4 * 12)
 
-  def test_releases_are_those_of_the_rounds_that_were_done(self):
-    self._write(_schedule(), state=_state(round_num=41))
+  def test_releases_are_those_of_the_ledger(self):
+    self._record(
+        _schedule(), (1, (_ONCE, _ONCE_MORE), (0, 1, 2)),
+        *((round_num, (_UPDATE,), (0, 2)) for round_num in range(1, 42)),
+    )
+    self._write(_schedule())
     with open(self.run_.file('privacy.json'), encoding='utf-8') as file:
-      (release,) = json.load(file)['releases']
-    self.assertEqual(release['times'], 41)
+      privacy = json.load(file)
+    self.assertEqual(
+        {r['name']: r['times'] for r in privacy['releases']},
+        {_UPDATE: 41, _ONCE: 1, _ONCE_MORE: 1},
+    )
+    self.assertLen(privacy['totals'], 3)
+
+  def test_changed_ledger_is_refused(self):
+    schedule = _schedule()
+    self._record(schedule, (1, (_UPDATE,), (0, 2)), (2, (_UPDATE,), (0, 1)))
+    path = self.run_.file('ledger.jsonl')
+    with open(path, encoding='utf-8') as file:
+      lines = file.readlines()
+    with open(path, 'w', encoding='utf-8') as file:
+      file.write(lines[1])
+    with self.assertRaisesRegex(ledger.LedgerError, 'line 1 does not follow'):
+      self._write(schedule)
+    self.assertFalse(os.path.exists(self.run_.file('summary.json')))
 
   def test_method_that_corrects_labels_and_judges_clients(self):
     found = self._write(_judging_schedule())

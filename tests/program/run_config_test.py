@@ -59,6 +59,10 @@ _VALID = {
     'update_bound': 1.0,
     'label_epsilon': '0.81',
     'label_prior': 'shrinkage',
+    'label_flips': 'driver',
+    'training_labels': 'local',
+    'client_dp_noise': 0.0,
+    'client_dp_clip': 1.0,
     'max_concurrent_clients': 2,
     'run_name': None,
     'root_dir': 'runs',
@@ -93,6 +97,10 @@ _INVALID = {
     'temperature_reading': (['multiply', ''], 'one of divide, rescale'),
     'aggregation': (['median'], 'one of mean, secure_sum'),
     'label_prior': (['bayes'], 'one of shrinkage, projected, inverse, none'),
+    'label_flips': (['', 'server'], 'one of driver, client'),
+    'training_labels': (['', 'public'], 'one of local, private'),
+    'client_dp_noise': ([-1e-9, _NAN, _INF, -_INF], 'at least 0'),
+    'client_dp_clip': ([0.0, -0.1, _NAN, _INF, -_INF], 'a positive number'),
     'clients': ([0, -1], 'at least 1'),
     'clients_per_round': ([0, -1], 'at least 1'),
     'rounds': ([0, -1], 'at least 1'),
@@ -145,7 +153,9 @@ _OTHER = {
     'local_epochs': 6, 'batch_size': 21, 'learning_rate': 0.06, 'momentum': 0.1,
     'weight_decay': 0.1, 'augmentation': 'crop_flip', 'label_smoothing': 0.1, 'temperature': 10.0,
     'temperature_reading': 'rescale', 'seed': 1, 'aggregation': 'secure_sum', 'update_bound': 2.0,
-    'label_epsilon': '0.82', 'label_prior': 'inverse', 'eval_every': 2, 'arrivals': 'arrivals.csv',
+    'label_epsilon': '0.82', 'label_prior': 'inverse', 'label_flips': 'client',
+    'training_labels': 'private', 'client_dp_noise': 0.5, 'client_dp_clip': 2.0, 'eval_every': 2,
+    'arrivals': 'arrivals.csv',
     'allow_per_client_disclosure': True,
 }
 # The same, where it needs another method.
@@ -190,6 +200,9 @@ class RangeTest(parameterized.TestCase):
       *(('norm', n) for n in ('group', 'batch')),
       *(('aggregation', a) for a in ('mean', 'secure_sum')),
       *(('label_prior', p) for p in ('shrinkage', 'projected', 'inverse', 'none')),
+      *(('label_flips', f) for f in ('driver', 'client')),
+      *(('training_labels', t) for t in ('local', 'private')),
+      ('client_dp_noise', 0.0), ('client_dp_noise', 1e300), ('client_dp_clip', 1e-300),
       ('noise_rate', 0.0), ('noise_rate', 1.0), ('momentum', 0.0), ('momentum', 0.999),
       ('noise_rho', 0.0), ('noise_rho', 1.0), ('noise_tau', 0.0), ('noise_tau', 0.999),
       ('partition_p', 1e-300), ('partition_p', 1.0), ('partition_alpha', 1e-300),
@@ -294,6 +307,28 @@ class CombinationTest(parameterized.TestCase):
   )
   def test_what_a_scene_replaces_is_not_checked(self, **changes):
     _config(scene='scene.npz', **changes)
+
+  def test_reports_that_clients_train_on_need_a_mechanism(self):
+    with self.assertRaisesRegex(
+        types.UsageError,
+        '^--label_prior must be another than none with --training_labels=private, got none$',
+    ):
+      _config(label_prior='none', training_labels='private')
+    _config(method='fedavg', training_labels='private')
+
+  def test_method_that_corrects_labels_takes_no_reports(self):
+    fedcorr = {'method': 'fedcorr', 'allow_per_client_disclosure': True}
+    with self.assertRaisesRegex(
+        types.UsageError,
+        '^--training_labels=private cannot be given with --method=fedcorr, which corrects labels: ',
+    ):
+      _config(training_labels='private', **fedcorr)
+    _config(**fedcorr)
+
+  def test_labels_are_flipped_by_one_alone(self):
+    for changes in ({'label_prior': 'none'}, {'training_labels': 'private'}):
+      with self.assertRaisesRegex(types.UsageError, 'with --label_flips=client'):
+        _config(label_flips='client', **changes)
 
   @parameterized.parameters('0', '-1', 'nan', 'inf', '0.81abc', '', '1e6', '1e-30')
   def test_epsilon_is_checked_for_the_classes_of_the_data(self, epsilon):

@@ -7,7 +7,9 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from tff_noise.data import scene
+from tff_noise.federated import uplink
 from tff_noise.privacy import ledger
+from tff_noise.privacy import protection
 from tff_noise.program import run_directory
 from tff_noise.program import summary
 
@@ -197,9 +199,26 @@ class ClientsTest(SummaryTestCase):
     )
 
 
+def _released(*shields):
+  """Twelve rounds' entries of a ledger, and the declaration of a value for each protection."""
+  fields = tuple(
+      uplink.UplinkField(
+          f'value {i}', 'float32', 'federated_sum', uplink.Disclosure.SUM, None, None, 'a test', 4,
+          shield,
+      )
+      for i, shield in enumerate(shields)
+  )
+  declared = uplink.to_json(fields)
+  opened = ledger.Ledger(fields, declared)
+  for round_num in range(1, 13):
+    opened.record(round_num, 'train', fields, np.arange(2))
+  return opened.entries, declared
+
+
 class TextTest(SummaryTestCase):
 
-  def _text(self, *, releases=None, **changes):
+  def _text(self, *, shields=(None,), **changes):
+    """The text of a run of twelve releases of values that these protect."""
     content = {
         'rounds': 12,
         'seconds_per_round': 1.234,
@@ -211,9 +230,8 @@ class TextTest(SummaryTestCase):
         **summary.describe(_scene()),
         **changes,
     }
-    releases = [ledger.model_updates(12)] if releases is None else releases
     run_directory.write_json(self.run_.file('summary.json'), content)
-    run_directory.write_json(self.run_.file('privacy.json'), ledger.to_json(releases))
+    run_directory.write_json(self.run_.file('privacy.json'), ledger.to_json(*_released(*shields)))
     return summary.text(self.run_)
 
   def _labels(self, **changes):
@@ -264,12 +282,26 @@ class TextTest(SummaryTestCase):
 
   def test_privacy_statement_is_there_in_full(self):
     text = ' '.join(self._text().split())  # It is wrapped.
-    self.assertIn(ledger.statement([ledger.model_updates(12)]), text)
+    entries, declared = _released(None)
+    statement = ledger.statement(
+        ledger.releases(entries, declared), ledger.totals(entries, declared)
+    )
+    self.assertIn('simulation', statement)
+    self.assertIn(statement, text)
     self.assertIn('whole run: no finite epsilon for the label of one example', text)
 
   def test_finite_epsilon_is_printed(self):
-    release = ledger.model_updates(1)._replace(epsilon=0.81, status=ledger.Status.PROVED)
-    self.assertIn('whole run: epsilon 0.81 for the label of one', self._text(releases=[release]))
+    reports = protection.LabelReports(10, '0.81')
+    text = self._text(shields=[reports, protection.Counts()])
+    self.assertIn('whole run: epsilon 0.81 for the label of one example\n', text)
+    self.assertNotIn('finite epsilon', text)
+    self.assertNotIn('for one client', text)
+
+  def test_units_that_have_a_finite_epsilon_are_printed(self):
+    noisy = protection.NoisySum(5.0, 1.0, cohort=2, population=20)
+    text = self._text(shields=[noisy])
+    for unit in protection.Unit:
+      self.assertRegex(text, f'whole run: epsilon [0-9.]+ for {unit.value}, delta 1e-05')
 
   def test_warning_where_updates_were_rejected_only(self):
     self.assertNotIn('WARNING', self._text())

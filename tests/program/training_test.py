@@ -178,7 +178,7 @@ def _handing_over(stage):
 
 
 def _schedule(*stages):
-  return method.Schedule(stages, stages[0].round_process.fields, lambda *_: ())
+  return method.Schedule(stages)
 
 
 def _weights(kernel):
@@ -221,6 +221,7 @@ class TrainingTest(federated_test_case.FederatedTestCase):
             on_round=on_round,
             eval_every=eval_every,
             checkpoint_every=checkpoint_every,
+            ledger=federated_test_case.open_ledger(schedule, run_dir.file('ledger.jsonl')),
             **more,
         )
     )
@@ -585,7 +586,10 @@ class TrainingTest(federated_test_case.FederatedTestCase):
       # TFF saves a Python number as a tensor of 32 bits.
       names = ('round_num', 'stage', 'stage_round')
       numbers = {name: int(getattr(restored, name)) for name in names}
-      self._assert_same_bits(restored._replace(**numbers), states[middle])
+      position = restored.ledger._replace(count=int(restored.ledger.count))
+      self._assert_same_bits(
+          restored._replace(**numbers, ledger=position), states[middle]
+      )
       self.assertGreater(np.abs(restored.local_optimizer[0]['drift'][0]).max(), 0)
 
   def test_interrupted_anywhere_it_ends_the_same_with_optimizer_states(self):

@@ -13,7 +13,6 @@ from absl.testing import parameterized
 from tests.report import run_files
 from tff_noise import types
 from tff_noise.methods import fedcorr
-from tff_noise.privacy import ledger
 from tff_noise.program import ground_truth
 from tff_noise.program import run_directory
 from tff_noise.program import summary as summary_lib
@@ -407,7 +406,7 @@ class WrittenTest(parameterized.TestCase):
         **run_files.summary(), 'label_communication': None, 'clients': 3, 'noisy_clients': 2,
         'label_noise_rate': 0.25, 'fedcorr': _FOUND, **changes,
     })
-    run_directory.write_json(run.file('privacy.json'), ledger.to_json([ledger.model_updates(4)]))
+    run_directory.write_json(run.file('privacy.json'), run_files.PRIVACY)
     return summary_lib.text(run)
 
   def test_closing_text(self):

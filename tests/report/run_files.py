@@ -21,24 +21,31 @@ LABELS = {
 PRIVACY = {
     'releases': [
         {
-            'name': 'model updates', 'recipient': 'server', 'aggregation': 'summed',
-            'mechanism': 'none', 'unit': 'the label of one example', 'epsilon': 'inf', 'times': 4,
-            'accounting': 'no finite epsilon', 'status': 'none', 'claim': 'Nothing is promised.',
+            'name': 'update', 'recipient': 'server', 'aggregation': 'sum',
+            'mechanism': 'none: computed from the true local data', 'times': 4,
+            'accounting': 'no finite epsilon', 'unit': 'the label of one example',
+            'epsilon': 'inf', 'delta': 0.0, 'status': 'none', 'central_epsilon': None,
         },
     ],
-    'totals': [{'unit': 'the label of one example', 'epsilon': 'inf'}],
+    'totals': [
+        {'unit': unit, 'epsilon': 'inf', 'delta': 0.0, 'status': 'none'}
+        for unit in ('the label of one example', 'one example', 'one client')
+    ],
     'statement': 'Nothing is promised.',
 }
 UPLINK = [
     {
         'name': 'update', 'type_spec': '<trainable=<float32[64,128],float32[128]>,step=int32>',
         'intrinsic': 'federated_sum', 'disclosure': 'sum', 'lower': None, 'upper': None,
-        'reason': 'averaged into the next model', 'num_bytes': 33284,
+        'reason': 'averaged into the next model', 'num_bytes': 33284, 'protection': None,
     },
     {
         'name': 'label histogram', 'type_spec': 'int64[3]',
         'intrinsic': 'federated_secure_sum_bitwidth', 'disclosure': 'DP, secure sum', 'lower': 0,
         'upper': 7, 'reason': 'the prior', 'num_bytes': 24,
+        'protection': {
+            'kind': 'label reports', 'num_classes': 3, 'epsilon': '0.81', 'num_labels': 12,
+        },
     },
 ]
 

@@ -93,6 +93,7 @@ def recovered_histogram(
     weight: float = 1.0,
     prediction: np.ndarray | None = None,
     keep_probability: float = 1.0,
+    below_floor: float = 0.0,
 ) -> np.ndarray:
   """Returns the server's estimate of a client's counts of labels, from what the bias did.
 
@@ -110,9 +111,10 @@ def recovered_histogram(
   The floor of `losses.contrastive_cross_entropy` takes part of this away, without being meant to.
   Where y' has a probability below it, `e_y' - e_y` becomes `p - e_y`, which fades as the model
   learns y. If that is so for a share s of the pairs, the estimate tends to
-  `(1 - s) * hist(y) + s * n * q`: towards what the server knows anyway. s is 0 in the first round
-  and grows as models become sure of themselves (`Attack.below_floor`); it is no guarantee, because
-  s depends on the model.
+  `(1 - s) * hist(y) + s * n * q`: towards what the server knows anyway. Models soon become sure of
+  themselves; on the digits s is near a half after the local training of the very first round, and
+  the attack on later rounds is the weaker for it (`Attack.below_floor`). It is no guarantee: the
+  server can estimate s on images of its own and undo what it does on average.
 
   At beta = 0, plain cross-entropy, all depends on a guess of the mean prediction over the local
   steps, which the server has only for images of its own.
@@ -131,6 +133,7 @@ def recovered_histogram(
     weight: beta, at least 0.
     prediction: float `[K]`, the mean prediction; uniform if None. Without effect at weight 1.
     keep_probability: a, if labels are reports of randomised response.
+    below_floor: s, as far as the server knows it, in [0, 1); at weight 1.
 
   Returns:
     float64 `[K]`; entries may be negative.
@@ -149,8 +152,10 @@ def recovered_histogram(
     raise ValueError('the distribution of the contrastive labels is needed')
   if not 1 / num_classes < keep_probability <= 1:
     raise ValueError(f'keep_probability must be in (1/{num_classes}, 1], got {keep_probability}')
+  if not 0 <= below_floor < 1:
+    raise ValueError(f'below_floor must be in [0, 1), got {below_floor}')
   # a - b is 1 without flips.
-  slope = (num_classes * keep_probability - 1) / (num_classes - 1)
+  slope = (1 - below_floor) * (num_classes * keep_probability - 1) / (num_classes - 1)
   known = np.zeros(num_classes)
   if weight > 0:
     known = known + weight * np.asarray(contrast, np.float64)
@@ -180,6 +185,7 @@ class Attack(NamedTuple):
     setting: What the server sees.
     rounds: Rounds that the model had been trained for before.
     target: Whose distribution: 'labels' or 'reports' of the client, or labels of the 'cohort'.
+    victim: The numbers of the scene and of the client.
     truth: float64 `[K]`, the true shares.
     recovered: float64 `[K]` on the simplex.
     below_floor: Share of pairs of an example and a contrastive label whose contrastive term the
@@ -190,6 +196,7 @@ class Attack(NamedTuple):
   setting: str
   rounds: int
   target: str
+  victim: tuple[int, int]
   truth: np.ndarray
   recovered: np.ndarray
   below_floor: float = math.nan
@@ -197,7 +204,7 @@ class Attack(NamedTuple):
   @property
   def correlation(self) -> float:
     """Pearson's, over the classes; nan if one of both is constant."""
-    if np.ptp(self.truth) == 0 or np.ptp(self.recovered) == 0:
+    if min(np.ptp(self.truth), np.ptp(self.recovered)) < 1e-9:
       return math.nan
     return float(np.corrcoef(self.truth, self.recovered)[0, 1])
 
@@ -269,6 +276,7 @@ class _Scene(NamedTuple):
   """What is attacked.
 
   Attributes:
+    number: Its own.
     federation: The clients and their noisy labels.
     reports: The same clients with flipped labels.
     mechanism: What flips them.
@@ -276,6 +284,7 @@ class _Scene(NamedTuple):
     images: The server's own, uint8 `[m, ...]`.
   """
 
+  number: int
   federation: types.Federation
   reports: types.Federation
   mechanism: mechanism_lib.RandomizedResponse
@@ -300,7 +309,7 @@ def _federation(dataset, seed):
   return scene_lib.federation(dataset, scene_lib.build(dataset, spec, seed), seed)
 
 
-def _scene(federation, images):
+def _scene(number, federation, images):
   """Adds what the exchange of labels makes of a federation."""
   num_classes = federation.num_classes
   mechanism = mechanism_lib.randomized_response(EPSILON, num_classes)
@@ -317,7 +326,7 @@ def _scene(federation, images):
   )
   counts = sum(mechanism_lib.histogram(c.y, num_classes) for c in reports.clients)
   prior = estimator.estimate(counts, _PRIOR, mechanism).prior
-  return _Scene(federation, reports, mechanism, prior, images)
+  return _Scene(number, federation, reports, mechanism, prior, images)
 
 
 def _model(dataset):
@@ -405,7 +414,7 @@ class _Seen(NamedTuple):
   num_steps: float
 
 
-def _recover(arm, scene, seen, num_labels, logits):
+def _recover(arm, scene, seen, num_labels, logits, below_floor=0.0):
   """float64 `[K]`, shares on the simplex: the bias attack with what the server knows."""
   contrastive = arm.method == 'feddpcont'
   prediction = None
@@ -415,6 +424,7 @@ def _recover(arm, scene, seen, num_labels, logits):
     prediction = np.mean(ends, axis=0)
   keep = 1.0 if arm.epsilon is None else scene.mechanism.keep_probability
   estimate = recovered_histogram(
+      # The last of the model's trainable weights is the bias of the logits.
       seen.after.trainable[-1] - seen.before.trainable[-1],
       learning_rate=_TRAINING.learning_rate,
       num_steps=seen.num_steps,
@@ -423,15 +433,17 @@ def _recover(arm, scene, seen, num_labels, logits):
       weight=1.0 if contrastive else 0.0,
       prediction=prediction,
       keep_probability=keep,
+      below_floor=below_floor,
   )
   return estimator.project_simplex(estimate / num_labels)
 
 
 def _below_floor(arm, scene, seen, images, logits):
   """Share of (example, contrastive label) without a contrastive term, of one client."""
-  if arm.method != 'feddpcont' or arm.epsilon is not None:
-    # Of reports the loss is at most -log(b): the floor is never met.
-    return math.nan if arm.method != 'feddpcont' else 0.0
+  if arm.method != 'feddpcont':
+    return math.nan
+  if arm.epsilon is not None:
+    return 0.0  # Of reports the loss is at most -log(b): the floor is never met.
   shares = [
       ((_softmax(logits(w, images)) < _FLOOR) @ scene.contrast(arm)).mean()
       for w in (seen.before, seen.after)
@@ -465,22 +477,32 @@ def _attack(task, scene, seen, logits):
   """Returns the attacks on what was seen of one round."""
   arm, num_classes = task.arm, scene.federation.num_classes
   own = scene.federation.clients[task.victim]
-  found = _recover(arm, scene, seen, len(own.y), logits)
-  floor = math.nan
-  if len(task.cohort) == 1:
-    floor = _below_floor(arm, scene, seen, own.x, logits)
-  attack = functools.partial(Attack, arm.method, task.setting, task.rounds)
-  labels = _shares(own.y, num_classes)
-  if arm.epsilon is not None:
-    reports = _shares(scene.reports.clients[task.victim].y, num_classes)
-    return [
-        attack('reports', reports, found, floor),
-        attack('labels', labels, labels_from_reports(found, scene.mechanism), floor),
-    ]
-  attacks = [attack('labels', labels, found, floor)]
+  recover = functools.partial(_recover, arm, scene, seen, len(own.y), logits)
+  found, labels = recover(), _shares(own.y, num_classes)
+  names = (arm.method, task.setting, task.rounds)
+  victim = (scene.number, task.victim)
   if len(task.cohort) > 1:
     together = np.concatenate([scene.federation.clients[i].y for i in task.cohort])
-    attacks.append(attack('cohort', _shares(together, num_classes), found))
+    return [
+        Attack(*names, 'labels', victim, labels, found),
+        Attack(*names, 'cohort', victim, _shares(together, num_classes), found),
+    ]
+  floor = _below_floor(arm, scene, seen, own.x, logits)
+  if arm.epsilon is not None:
+    reports = _shares(scene.reports.clients[task.victim].y, num_classes)
+    inverted = labels_from_reports(found, scene.mechanism)
+    return [
+        Attack(*names, 'reports', victim, reports, found, floor),
+        Attack(*names, 'labels', victim, labels, inverted, floor),
+    ]
+  attacks = [Attack(*names, 'labels', victim, labels, found, floor)]
+  if arm.method == 'feddpcont':
+    # On images of its own, the clients' being unknown.
+    guessed = _below_floor(arm, scene, seen, scene.images, logits)
+    names = (arm.method, f'{task.setting}, floor undone', task.rounds)
+    attacks.append(
+        Attack(*names, 'labels', victim, labels, recover(below_floor=guessed), floor)
+    )
   return attacks
 
 
@@ -530,7 +552,7 @@ def _attack_method(method, scene, rounds, victims, noises, seed):
       # The same model: what differs is what of one round is seen.
       start = unprotected
     logits = _forward(model)
-    for victim in victims:
+    for victim in map(int, victims):
       task = _Round(arm, setting, rounds, victim, _cohort(arm, victim, scene_seed))
       # The state goes on: each attack meets other batches and other noise.
       state = process.set_model_weights(state, start)
@@ -541,14 +563,25 @@ def _attack_method(method, scene, rounds, victims, noises, seed):
 
 
 def _guesses(scene, victims):
-  """Returns what who sees no update can say."""
+  """Returns what who sees no update can say of each target."""
   num_classes = scene.federation.num_classes
-  uniform = np.full(num_classes, 1 / num_classes)
-  return [
-      Attack('-', name, 0, 'labels', _shares(scene.federation.clients[v].y, num_classes), guess)
-      for name, guess in (('no update: uniform', uniform), ('no update: p_hat', scene.prior))
-      for v in victims
-  ]
+  labels = [c.y for c in scene.federation.clients]
+  attacks = []
+  for name, guess in (
+      ('no update: uniform', np.full(num_classes, 1 / num_classes)),
+      ('no update: p_hat', scene.prior),
+  ):
+    for v in victims:
+      cohort = _cohort(Arm('fedavg', secure=True), v, scene.federation.seed)
+      reported = guess @ scene.mechanism.transition_matrix()
+      for target, held, guessed in (
+          ('labels', labels[v], guess),
+          ('cohort', np.concatenate([labels[i] for i in cohort]), guess),
+          ('reports', scene.reports.clients[v].y, reported),
+      ):
+        truth = _shares(held, num_classes)
+        attacks.append(Attack('-', name, 0, target, (scene.number, int(v)), truth, guessed))
+  return attacks
 
 
 def demonstrate(
@@ -579,7 +612,7 @@ def demonstrate(
   attacks = []
   for i in range(scenes):
     scene = _scene(
-        _federation(dataset, rng.integer(seed, 'audit: scene', i)), dataset.test_x
+        i, _federation(dataset, rng.integer(seed, 'audit: scene', i)), dataset.test_x
     )
     chosen = rng.generator(seed, 'audit: victims', i).choice(_CLIENTS, victims, replace=False)
     attacks += _guesses(scene, chosen)
@@ -760,7 +793,7 @@ def canary_exposure(
       dataset.num_classes, _CLIENTS, seed,
   )
   federation = insert(_federation(dataset, seed), inserted)
-  scene = _scene(federation, dataset.test_x[canaries:])
+  scene = _scene(0, federation, dataset.test_x[canaries:])
   return tuple(
       _expose(arm, scene, inserted, dataset.test_y[canaries:], rounds, share, alpha, seed)
       for arm in arms

@@ -28,6 +28,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_noise import rng
+from tff_noise import types
 from tff_noise.federated import disclosure
 from tff_noise.federated import label_communication
 from tff_noise.federated import uplink
@@ -258,3 +259,20 @@ def _client_histogram(data, mechanism):
     return tf.math.unsorted_segment_sum(ones, reports, mechanism.num_classes)
 
   return run(data['y'], data['example_id'], data['secret'])
+
+
+def client_labels(federation: types.Federation, client: int) -> collections.OrderedDict:
+  """Returns what a client of a simulation puts into the communication.
+
+  On a device all of it is its own, and no driver sees it.
+
+  Args:
+    federation: The clients.
+    client: Id of one of them.
+  """
+  examples = federation.clients[client]
+  return collections.OrderedDict(
+      y=examples.y.astype(np.int32),
+      example_id=examples.example_id.astype(np.int64),
+      secret=simulation_secret(federation.seed, client),
+  )

@@ -192,6 +192,7 @@ def client_histogram(
 
 
 def _build(task: method.Task, params: FedDPContParams) -> method.Schedule:
+  from tff_noise.federated import client_flips
   from tff_noise.federated import label_communication
 
   if task.optimizer is not None and params.server_learning_rate != 1:
@@ -206,15 +207,23 @@ def _build(task: method.Task, params: FedDPContParams) -> method.Schedule:
       if prior == 'none'
       else mechanism_lib.randomized_response(task.label_privacy.epsilon, num_classes)
   )
-  communicate, label_fields = label_communication.build_label_communication(
-      num_classes,
-      max_count=int(task.client_sizes.max()),
-      max_clients=len(task.client_sizes),
-      protection=mechanism
+  in_client = task.label_privacy.flips == 'client'
+  label_sum = {
+      'max_count': int(task.client_sizes.max()),
+      'max_clients': len(task.client_sizes),
+      'protection': mechanism
       and protection.LabelReports(
           num_classes, mechanism.epsilon, num_labels=int(task.client_sizes.sum())
       ),
-  )
+  }
+  if in_client:
+    communicate, label_fields = client_flips.build_client_label_communication(
+        num_classes, mechanism=mechanism, **label_sum
+    )
+  else:
+    communicate, label_fields = label_communication.build_label_communication(
+        num_classes, **label_sum
+    )
   round_process = build_process(
       task.model,
       training=task.training,
@@ -231,14 +240,17 @@ def _build(task: method.Task, params: FedDPContParams) -> method.Schedule:
 
   def enter(clients: method.Clients, progress: method.Progress) -> method.Progress:
     federation = clients.federation
-    key = mechanism_lib.simulation_key(federation.seed)
-    flip = None if task.label_privacy.in_training else mechanism
-    histograms = [
-        client_histogram(i, examples, flip, num_classes=num_classes, key=key)
-        for i, examples in enumerate(federation.clients)
-    ]
-    clients.announce(_LABELS, np.arange(len(histograms)))
-    records = {'label_histogram': np.asarray(communicate(histograms), np.int64)}
+    if in_client:
+      sent = [client_flips.client_labels(federation, i) for i in range(len(federation.clients))]
+    else:
+      key = mechanism_lib.simulation_key(federation.seed)
+      flip = None if task.label_privacy.in_training else mechanism
+      sent = [
+          client_histogram(i, examples, flip, num_classes=num_classes, key=key)
+          for i, examples in enumerate(federation.clients)
+      ]
+    clients.announce(_LABELS, np.arange(len(sent)))
+    records = {'label_histogram': np.asarray(communicate(sent), np.int64)}
     contrast = estimate(records).prior
     if task.label_privacy.in_training:
       # Contrastive labels are of the kind that the loss is about: reports.

@@ -36,11 +36,14 @@ class LabelPrivacy(NamedTuple):
     prior: A key of `estimator.PRIORS`.
     in_training: Whether clients' labels are the reports themselves, so that nothing else of them is
       ever used.
+    flips: Who flips labels for the label communication: the 'driver' of the simulation, or each
+      'client' in its own computation.
   """
 
   epsilon: str
   prior: str
   in_training: bool = False
+  flips: str = 'driver'
 
 
 class Task(NamedTuple):
@@ -260,7 +263,8 @@ class Schedule(NamedTuple):
     def protect(sender):
       return sender and sender._replace(
           fields=tuple(
-              f._replace(protection=f.protection or protection) for f in sender.fields
+              f._replace(protection=protection) if f.protection is None else f
+              for f in sender.fields
           )
       )
 

@@ -123,6 +123,9 @@ def _define_all():
       ('Privacy', text, 'label_prior', 'shrinkage',
        'How the label distribution is recovered: inverse (the paper), projected, shrinkage, or '
        'none: labels are counted unflipped, without any privacy.'),
+      ('Privacy', text, 'label_flips', 'driver',
+       'Who flips labels for the label distribution: the driver (HMAC-SHA256), or each client in '
+       'its own computation (Threefry), for runtimes whose driver holds no label.'),
       ('Privacy', text, 'training_labels', 'local',
        'local, or private: clients train on their flipped reports alone, with a loss that knows '
        'the flips, so that --label_epsilon holds for the whole run.'),

@@ -6,12 +6,10 @@ import sys
 
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
-from tff_noise.methods import registry
 from tff_noise.program import child
 from tff_noise.program import code_version
 from tff_noise.program import data as data_lib
 from tff_noise.program import ground_truth
-from tff_noise.program import private_labels
 from tff_noise.program import results
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
@@ -75,14 +73,8 @@ def _prepare_and_train(config, dataset, scene, directory):
   from tff_noise.program import runtime
   from tff_noise.program import task as task_lib
 
-  federation = scene_lib.federation(dataset, scene, config.seed)
-  if config.training_labels == 'private':
-    federation = private_labels.flip(federation, config.label_epsilon, dataset.num_classes)
   with child.terminable(), runtime.local(config.max_concurrent_clients):
-    task = task_lib.build(config, dataset, federation, scene_lib.validation(dataset, scene))
-    schedule = registry.METHODS[config.method].build(task, config.method_params())
-    if config.training_labels == 'private':
-      schedule = private_labels.declare(schedule, task)
+    federation, task, schedule = task_lib.prepare(config, dataset, scene)
     weights = _initial_weights(config, task)
     run_directory.create(directory, lambda folder: _write_start(folder, config, scene))
     # Another process may have made it meanwhile, or even finished.

@@ -26,6 +26,7 @@ AUGMENTATIONS = ('none', 'crop_flip')
 TEMPERATURE_READINGS = ('divide', 'rescale')
 AGGREGATIONS = ('mean', 'secure_sum')
 TRAINING_LABELS = ('local', 'private')
+LABEL_FLIPS = ('driver', 'client')
 
 # Where a run lies and how it is executed never change its result, so a run may be continued with
 # other values of these.
@@ -87,6 +88,7 @@ class RunConfig:
   update_bound: float
   label_epsilon: str
   label_prior: str
+  label_flips: str
   training_labels: str
   client_dp_noise: float
   client_dp_clip: float
@@ -109,6 +111,7 @@ class RunConfig:
         ('temperature_reading', TEMPERATURE_READINGS),
         ('aggregation', AGGREGATIONS),
         ('label_prior', estimator.PRIORS),
+        ('label_flips', LABEL_FLIPS),
         ('training_labels', TRAINING_LABELS),
     ):
       self._require(name, getattr(self, name) in allowed, 'one of ' + ', '.join(allowed))
@@ -188,7 +191,13 @@ class RunConfig:
         )
 
   def _require_private_labels(self):
-    """What trains on reports instead of labels."""
+    """What trains on reports instead of labels; and who flips needs something to flip."""
+    if self.label_flips == 'client':
+      self._require('label_prior', self.label_prior != 'none',
+                    'another than none with --label_flips=client')
+      # The two forms draw from different functions: together they would be two reports.
+      self._require('training_labels', self.training_labels == 'local',
+                    'local with --label_flips=client: whoever hands out data flips them once')
     if self.training_labels == 'local':
       return
     self._require('label_prior', self.label_prior != 'none',

@@ -1,14 +1,51 @@
-"""From the configuration to what a method is built from."""
+"""From the configuration to what a method is built from, and to its schedule."""
+
+from typing import NamedTuple
 
 from tff_noise import types
+from tff_noise.data import scene as scene_lib
 from tff_noise.federated import aggregation
 from tff_noise.methods import method
+from tff_noise.methods import registry
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
-from tff_noise.optimizers import registry
+from tff_noise.optimizers import registry as optimizers
 from tff_noise.privacy import protection
 from tff_noise.program import private_labels
 from tff_noise.program import run_config
+
+
+class Prepared(NamedTuple):
+  """A method, ready to run.
+
+  Attributes:
+    federation: The clients, with the labels they train on.
+    task: What the method was built from.
+    schedule: What runs.
+  """
+
+  federation: types.Federation
+  task: method.Task
+  schedule: method.Schedule
+
+
+def prepare(
+    config: run_config.RunConfig, dataset: types.Dataset, scene: scene_lib.Scene
+) -> Prepared:
+  """Builds the method of `config` on a scene.
+
+  Raises:
+    types.UsageError: If the parameters do not fit the task.
+  """
+  private = config.training_labels == 'private'
+  federation = scene_lib.federation(dataset, scene, config.seed)
+  if private:
+    federation = private_labels.flip(federation, config.label_epsilon, dataset.num_classes)
+  task = build(config, dataset, federation, scene_lib.validation(dataset, scene))
+  schedule = registry.METHODS[config.method].build(task, config.method_params())
+  if private:
+    schedule = private_labels.declare(schedule, task)
+  return Prepared(federation, task, schedule)
 
 
 def build(
@@ -59,7 +96,9 @@ def build(
       model=keras_model.from_keras(network, image_files=image_files),
       training=config.local_training,
       aggregation=aggregate,
-      label_privacy=method.LabelPrivacy(config.label_epsilon, config.label_prior),
+      label_privacy=method.LabelPrivacy(
+          config.label_epsilon, config.label_prior, flips=config.label_flips
+      ),
       rounds=config.rounds,
       stages=config.stage_lengths(),
       clients_per_round=config.clients_per_round,
@@ -72,7 +111,7 @@ def build(
     task = private_labels.train_on_reports(task)
   if not config.base:
     return task
-  base = registry.OPTIMIZERS[config.base]
+  base = optimizers.OPTIMIZERS[config.base]
   return task._replace(optimizer=base.build(task.setting(), config.base_params()))
 
 

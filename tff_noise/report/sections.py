@@ -5,8 +5,8 @@ A method that has more to show adds a `blocks.Section` of its own to `METHOD_SEC
 
 import re
 import shlex
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -288,12 +288,7 @@ def short_type(type_spec: str) -> str:
 
 def _uplink(run, scene):
   del scene  # Unused.
-  with_bytes = any('num_bytes' in field for field in run.uplink)
-  header = ['what', 'type', 'intrinsic', 'who can see it', 'bounds']
-  if with_bytes:
-    header.append('size')
-  rows = [_field(field, with_bytes) for field in run.uplink]
-  shown = [blocks.Table((*header, 'why'), rows)]
+  shown = [uplink_table(run.uplink)]
   sent = [
       f'{_bytes(float(np.nansum(run.metrics[column])))} {direction}'
       for column, direction in (('bytes_up', 'from clients to the server'),
@@ -303,6 +298,15 @@ def _uplink(run, scene):
   if sent:
     shown.append(blocks.Text(f'In {len(run.rounds)} rounds: {" and ".join(sent)}.'))
   return shown
+
+
+def uplink_table(declared: Sequence[Mapping[str, Any]]) -> blocks.Table:
+  """Returns the content of `uplink.json` as a table."""
+  with_bytes = any('num_bytes' in field for field in declared)
+  header = ['what', 'type', 'intrinsic', 'who can see it', 'bounds']
+  if with_bytes:
+    header.append('size')
+  return blocks.Table((*header, 'why'), [_field(field, with_bytes) for field in declared])
 
 
 def _field(field, with_bytes):
@@ -334,25 +338,39 @@ def _bounds(lower, upper):
 
 def _privacy(run, scene):
   del scene  # Unused.
+  return privacy_blocks(run.privacy)
+
+
+def privacy_blocks(privacy: Mapping[str, Any]) -> list[blocks.Block]:
+  """Returns the content of `privacy.json` as blocks."""
   rows = [
       (
           str(r.get('name', '')), str(r.get('recipient', '')), str(r.get('aggregation', '')),
-          str(r.get('mechanism', '')), _epsilon(r.get('epsilon')), _number(r.get('times', '')),
-          str(r.get('accounting', '')), str(r.get('status', '')),
+          str(r.get('mechanism', '')), _epsilon(r.get('epsilon')), str(r.get('unit', '')),
+          _number(r.get('times', '')), str(r.get('accounting', '')), str(r.get('status', '')),
       )
-      for r in run.privacy['releases']
+      for r in privacy['releases']
   ]
   totals = [
-      f'The whole run: {_whole(t.get("epsilon"))} for {t.get("unit")}.'
-      for t in run.privacy['totals']
+      f'The whole run: {_whole(t.get("epsilon"))} for {t.get("unit")}.' for t in privacy['totals']
   ]
-  return [
-      blocks.Text(' '.join([*totals, run.privacy['statement']]), 'notice'),
+  shown = [
+      blocks.Text(' '.join([*totals, privacy['statement']]), 'notice'),
       blocks.Table(
-          ('release', 'to whom', 'in what form', 'protected by', 'epsilon', 'times', 'accounting',
-           'status'),
+          ('release', 'to whom', 'in what form', 'protected by', 'epsilon', 'for', 'times',
+           'accounting', 'status'),
           rows,
       ),
+  ]
+  return shown + [
+      blocks.Text(
+          f'If the sum of the {r["name"]} is securely aggregated, over this cohort alone, and '
+          'nothing else of the same labels is released, it costs between '
+          f'{r["central_epsilon"]["lower"]:.4g} and {r["central_epsilon"]["upper"]:.4g} at delta '
+          '1e-05 (privacy blanket; Balle et al. 2019).'
+      )
+      for r in privacy['releases']
+      if r.get('central_epsilon')
   ]
 
 

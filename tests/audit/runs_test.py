@@ -1,0 +1,157 @@
+"""Tests of the audit of a run: what was tampered with is found."""
+
+import json
+import math
+import os
+
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests.report import run_files
+from tff_noise.audit import finding
+from tff_noise.audit import runs
+from tff_noise.privacy import ledger
+from tff_noise.privacy import protection
+
+_PASSED, _FAILED, _NO_EVIDENCE = finding.Verdict
+_ROUNDS = 4
+
+
+def _field(name, shield, disclosure='sum'):
+  return {
+      'name': name, 'type_spec': 'float32', 'intrinsic': 'federated_sum', 'disclosure': disclosure,
+      'lower': None, 'upper': None, 'reason': 'why', 'num_bytes': 4,
+      'protection': protection.to_json(shield),
+  }
+
+
+_DECLARED = [
+    _field('labels', protection.LabelReports(10, '0.81', 1000), 'DP, secure sum'),
+    _field('update', None),
+]
+
+
+class RunsTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.run_ = run_files.write(os.path.join(self.create_tempdir().full_path, 'run'))
+    self._dump('uplink.json', _DECLARED)
+    book = ledger.Ledger(('labels', 'update'), _DECLARED, self._file('ledger.jsonl'))
+    book.record(1, 'train', ['labels'], np.arange(20))
+    for i in range(1, _ROUNDS + 1):
+      book.record(i, 'train', ['update'], np.arange(i, i + 4))
+    self._dump('privacy.json', ledger.to_json(book.entries, _DECLARED))
+
+  def _file(self, name):
+    return os.path.join(self.run_, name)
+
+  def _dump(self, name, content):
+    with open(self._file(name), 'w', encoding='utf-8') as file:
+      json.dump(content, file)
+
+  def _audit(self, code=None, why_not='no data'):
+    return runs.audit(self.run_, 1e-5, code, why_not)
+
+  def _verdicts(self, audit):
+    return {f.name.split(':')[0]: f.verdict for f in audit.findings if f.verdict is not _PASSED}
+
+  def _change(self, name, old, new):
+    with open(self._file(name), encoding='utf-8') as file:
+      text = file.read()
+    self.assertIn(old, text)
+    with open(self._file(name), 'w', encoding='utf-8') as file:
+      file.write(text.replace(old, new, 1))
+
+  def test_a_run_as_it_was_written_passes(self):
+    audit = self._audit()
+    self.assertFalse(audit.failed)
+    # Without the code nobody knows what it sends: that is no pass.
+    self.assertEqual(self._verdicts(audit), {'uplink.json': _NO_EVIDENCE})
+    self.assertIn('no data', audit.text())
+    json.loads(audit.json())
+
+  def test_says_what_left_when_and_what_it_cost(self):
+    text = self._audit().text()
+    for expected in ('labels', '1 to 4', 'no finite epsilon', '0.81', 'privacy blanket'):
+      self.assertIn(expected, text)
+
+  @parameterized.parameters(
+      ('ledger.jsonl', '"clients": 20', '"clients": 21', 'line 1'),
+      ('uplink.json', '"reason": "why"', '"reason": "because"', 'line 1'),
+      ('privacy.json', '"epsilon": "inf"', '"epsilon": 0.81', 'releases'),
+      ('privacy.json', 'simulation', 'deployment', 'statement'),
+  )
+  def test_what_was_changed_is_found(self, name, old, new, detail):
+    self._change(name, old, new)
+    audit = self._audit()
+    self.assertTrue(audit.failed)
+    [failed] = [f for f in audit.findings if f.verdict is _FAILED]
+    self.assertIn(detail, failed.detail)
+
+  def test_a_round_that_was_not_recorded_is_found(self):
+    with open(self._file('ledger.jsonl'), encoding='utf-8') as file:
+      lines = file.readlines()
+    with open(self._file('ledger.jsonl'), 'w', encoding='utf-8') as file:
+      file.writelines(lines[:-1])
+    audit = self._audit()
+    self.assertIn('round 4 has none', ' '.join(f.detail for f in audit.findings))
+    self.assertTrue(audit.failed)
+
+  def test_a_missing_ledger_is_found(self):
+    os.remove(self._file('ledger.jsonl'))
+    self.assertTrue(self._audit().failed)
+
+  def test_a_sum_over_one_client_is_found(self):
+    book = ledger.Ledger(('labels', 'update'), _DECLARED, self._file('ledger.jsonl'))
+    for entry in ledger.read(self._file('ledger.jsonl'), _DECLARED)[0]:
+      ids = np.arange(20)
+      if entry.clients != 20:
+        ids = np.arange(entry.round_num, entry.round_num + 4)
+      fields = ['labels'] if entry.fields == (0,) else ['update']
+      book.record(entry.round_num, 'train', fields, ids)
+    book.record(_ROUNDS, 'train', ['update'], np.array([7]))
+    details = [f.detail for f in self._audit().findings if f.verdict is _FAILED]
+    self.assertIn('in round 4 one client sent: update', details)
+
+  def test_code_that_sends_something_else_is_found(self):
+    now = [*_DECLARED[:1], _field('gradients', None)]
+    code = finding.Audit('', (finding.passed('a round', 'ok'),), (), {'declared': now})
+    audit = self._audit(code)
+    [failed] = [f for f in audit.findings if f.verdict is _FAILED]
+    self.assertIn('did not declare: gradients', failed.detail)
+    self.assertIn('does not send: update', failed.detail)
+
+  def test_code_that_sends_the_same_passes_and_brings_its_own_findings(self):
+    own = finding.failed('a round', 'sends labels')
+    code = finding.Audit('', (own,), (), {'declared': _DECLARED})
+    audit = self._audit(code)
+    self.assertIn(own, audit.findings)
+    self.assertTrue(audit.failed)
+
+  def test_a_run_that_goes_on_has_no_totals_to_check_yet(self):
+    os.remove(self._file('privacy.json'))
+    os.remove(self._file('summary.json'))
+    self.assertEqual(
+        self._verdicts(self._audit()),
+        {'privacy.json': _NO_EVIDENCE, 'uplink.json': _NO_EVIDENCE},
+    )
+
+
+class FindingTest(absltest.TestCase):
+
+  def test_no_evidence_is_neither_failure_nor_pass(self):
+    audit = finding.Audit('t', (finding.no_evidence('a', 'x'),), (), {})
+    self.assertFalse(audit.failed)
+    self.assertIn('1 no evidence', audit.text())
+    self.assertNotIn('1 passed', audit.text())
+
+  def test_numbers_that_are_none_are_left_out_of_json(self):
+    seen = finding.Finding('a', _PASSED, 'x', 0.5, math.nan)
+    [content] = json.loads(finding.Audit('t', (seen,), (), {}).json())['findings']
+    self.assertEqual(content, {'test': 'a', 'verdict': 'passed', 'detail': 'x', 'value': 0.5})
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,75 @@
+"""Tests of bin/audit as a user runs it."""
+
+import json
+import os
+import subprocess
+import sys
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests.report import run_files
+
+
+class AuditTest(parameterized.TestCase):
+
+  def _run(self, *flags):
+    return subprocess.run(
+        [sys.executable, '-m', 'bin.audit', *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(p for p in sys.path if p)},
+    )
+
+  def test_a_method_without_running_it(self):
+    out = self.create_tempdir().full_path
+    result = self._run(
+        '--method=feddpcont', '--rounds=7', '--training_labels=private', f'--out_dir={out}'
+    )
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertIn('2 passed', result.stdout)
+    with open(os.path.join(out, 'audit.json'), encoding='utf-8') as file:
+      content = json.load(file)
+    self.assertAlmostEqual(content['privacy']['totals'][0]['epsilon'], 0.81)
+    self.assertEqual(max(r['times'] for r in content['privacy']['releases']), 7)
+    for name in ('audit.html', 'audit.txt'):
+      with open(os.path.join(out, name), encoding='utf-8') as file:
+        self.assertIn('Audit of --method=feddpcont', file.read())
+
+  def test_a_run_whose_files_do_not_fit_fails(self):
+    run = run_files.write(os.path.join(self.create_tempdir().full_path, 'run'))
+    result = self._run(f'--run_dir={run}')
+    self.assertEqual(result.returncode, 1, result.stderr)
+    self.assertIn('failed', result.stdout)
+    self.assertTrue(os.path.exists(os.path.join(run, 'audit.html')))
+
+  def test_the_mechanism(self):
+    result = self._run('--mechanism', '--trials=200', '--alpha=1e-6')
+    self.assertEqual(result.returncode, 0, result.stderr)
+    self.assertIn('flipped by the driver', result.stdout)
+
+  @parameterized.parameters(
+      ((), 'one of --run_dir, --method and --mechanism'),
+      (('--mechanism', '--method=fedavg'), 'one of'),
+      (('--mechanism', '--rounds=3'), "'--rounds=3' can be given with --method only"),
+      (('--method=fedavg', '--trials=3'), '--trials can be given with --mechanism only'),
+      (('--method=nothing',), '--method must be one of'),
+      (('--method=fedavg', '--roundz=3'), 'roundz'),
+      (('--mechanism', '--label_epsilon=-1'), 'epsilon must be a positive decimal'),
+      (('--mechanism', '--label_flips=server'), '--label_flips must be one of driver, client'),
+      (('--mechanism', '--delta=0'), '--delta'),
+      (('--run_dir=/nowhere/at/all',), 'not a run'),
+  )
+  def test_mistakes_are_one_line_and_status_2(self, flags, message):
+    result = self._run(*flags)
+    self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+    self.assertIn(message, result.stderr)
+    self.assertLen(result.stderr.strip().splitlines(), 1)
+
+  def test_help(self):
+    self.assertIn('--run_dir=runs/NAME', self._run('--help').stdout)
+
+
+if __name__ == '__main__':
+  absltest.main()

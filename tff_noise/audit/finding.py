@@ -1,0 +1,115 @@
+"""What an audit consists of: findings, and what they rest on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tff_noise.privacy import empirical_audit
+from tff_noise.report import blocks
+from tff_noise.report import sections
+
+# Characters of a line of text, and of a cell of a table at least.
+_LINE, _CELL = 120, 20
+
+Finding = empirical_audit.Finding
+Verdict = empirical_audit.Verdict
+
+
+class Audit(NamedTuple):
+  """An audit.
+
+  Attributes:
+    title: What was audited.
+    findings: What was found.
+    evidence: What a reader needs to judge the findings by.
+    content: The evidence as JSON has it.
+  """
+
+  title: str
+  findings: tuple[Finding, ...]
+  evidence: tuple[sections.Built, ...]
+  content: Mapping[str, Any]
+
+  @property
+  def failed(self) -> bool:
+    """Whether anything was found that should not be; no evidence is no failure, and no pass."""
+    return any(finding.verdict is Verdict.FAILED for finding in self.findings)
+
+  def sections(self) -> list[sections.Built]:
+    """Returns all of it as the sections of a page."""
+    rows = [(f.verdict.value, f.name, f.detail) for f in self.findings]
+    table = blocks.Table(('verdict', 'test', 'what was seen'), rows)
+    return [sections.Built('Findings', (self._headline(), table)), *self.evidence]
+
+  def text(self) -> str:
+    """Returns all of it as plain text."""
+    lines = [self.title, '=' * len(self.title)]
+    for section in self.sections():
+      lines += ['', section.title, '-' * len(section.title)]
+      for block in section.blocks:
+        lines += _text(block)
+    return '\n'.join(lines)
+
+  def json(self) -> str:
+    """Returns all of it as JSON; numbers that are none are left out."""
+    findings = [
+        {
+            'test': f.name,
+            'verdict': f.verdict.value,
+            'detail': f.detail,
+            **{k: v for k, v in (('value', f.value), ('claim', f.claim)) if math.isfinite(v)},
+        }
+        for f in self.findings
+    ]
+    content = {'title': self.title, 'findings': findings, **self.content}
+    return json.dumps(content, indent=2, allow_nan=False) + '\n'
+
+  def _headline(self):
+    counts = {v: sum(f.verdict is v for f in self.findings) for v in Verdict}
+    said = ', '.join(f'{n} {verdict.value}' for verdict, n in counts.items() if n)
+    meaning = 'Passed means that no violation was found, which is no proof that there is none.'
+    return blocks.Text(f'{said}. {meaning}', 'warning' if self.failed else 'plain')
+
+
+def passed(name: str, detail: str) -> Finding:
+  """Returns a finding that found nothing wrong."""
+  return Finding(name, Verdict.PASSED, detail, math.nan, math.nan)
+
+
+def failed(name: str, detail: str) -> Finding:
+  """Returns a finding of something wrong."""
+  return Finding(name, Verdict.FAILED, ' '.join(detail.split()), math.nan, math.nan)
+
+
+def no_evidence(name: str, detail: str) -> Finding:
+  """Returns a finding that could not be made."""
+  return Finding(name, Verdict.NO_EVIDENCE, ' '.join(detail.split()), math.nan, math.nan)
+
+
+def _text(block: blocks.Block) -> Sequence[str]:
+  if isinstance(block, blocks.Table):
+    return [*_aligned([row for row in (block.header, *block.rows) if any(row)]), '']
+  if isinstance(block, blocks.Text):
+    return [*textwrap.wrap(block.text, _LINE), '']
+  return []
+
+
+def _aligned(rows):
+  """Lines of a table whose long cells go over several lines."""
+  limit = max(_CELL, _LINE // len(rows[0]))
+  cells = [
+      [textwrap.wrap(c.short if isinstance(c, blocks.Folded) else c, limit) or [''] for c in row]
+      for row in rows
+  ]
+  columns = zip(*cells, strict=True)
+  widths = [max(len(line) for cell in column for line in cell) for column in columns]
+  return [
+      '  '.join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+      for row in cells
+      for line in itertools.zip_longest(*row, fillvalue='')
+  ]

@@ -1,0 +1,167 @@
+"""The audit of a run: its ledger, its totals, and whether this code sends what the run declared."""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tff_noise import types
+from tff_noise.audit import finding
+from tff_noise.privacy import ledger
+from tff_noise.program import code_version
+from tff_noise.program import run_directory
+from tff_noise.report import blocks
+from tff_noise.report import runs
+from tff_noise.report import sections
+
+_CHAIN = 'ledger: every entry follows from the one before it, the first from uplink.json'
+_ROUNDS = 'ledger: every round of metrics.csv has its releases'
+_ALONE = 'ledger: no sum is over one client, whose value it would show'
+_TOTALS = 'privacy.json: the totals are those of the ledger'
+# `uplink.Disclosure.PER_CLIENT`, as declarations write it.
+_PER_CLIENT = 'per client'
+_CODE = 'uplink.json: is what this code sends'
+
+
+def audit(run_path: str, delta: float, code: finding.Audit | None, why_not: str) -> finding.Audit:
+  """Audits a run.
+
+  Args:
+    run_path: The run directory, of a run that is finished or not.
+    delta: Of Gaussian mechanisms, in (0, 1).
+    code: The audit of the run's method as this code builds it; None if it cannot be built.
+    why_not: Why not.
+
+  Raises:
+    types.UsageError: If it is no run, or its declaration cannot be read.
+  """
+  run = runs.read_run(run_path)
+  directory = run_directory.locate(*os.path.split(os.path.abspath(run_path)))
+  declared = run_directory.read_json(directory.file('uplink.json'))
+  title = f'Audit of run {run.name}'
+  evidence = [sections.Built('What may leave a client', (sections.uplink_table(declared),))]
+  by_code = _by_code(directory, declared, code, why_not)
+  try:
+    entries, head = ledger.read(directory.file('ledger.jsonl'), declared)
+  except ledger.LedgerError as error:
+    broken = finding.failed(_CHAIN, str(error))
+    return finding.Audit(title, (broken, *by_code), tuple(evidence), {'declared': declared})
+  privacy = ledger.to_json(entries, declared, delta)
+  evidence += [
+      sections.Built('What left the clients, and when', (_entries(entries, declared),)),
+      sections.Built('What the run costs', tuple(sections.privacy_blocks(privacy))),
+  ]
+  findings = (
+      finding.passed(_CHAIN, f'{len(entries)} entries, the last with hash {head[:16]}...'),
+      _rounds(run, entries),
+      _alone(entries, declared),
+      _totals(run, entries, declared),
+      *by_code,
+  )
+  content = {
+      'declared': declared,
+      'entries': [entry._asdict() for entry in entries],
+      'head': head,
+      'privacy': privacy,
+  }
+  return finding.Audit(title, findings, tuple(evidence), content)
+
+
+def _rounds(run, entries):
+  recorded = {entry.round_num for entry in entries}
+  missing = [int(r) for r in run.rounds if int(r) not in recorded]
+  if missing:
+    return finding.failed(_ROUNDS, f'round {missing[0]} has none')
+  if not len(run.rounds):
+    return finding.no_evidence(_ROUNDS, 'no round is done')
+  return finding.passed(_ROUNDS, f'{len(run.rounds)} rounds')
+
+
+def _alone(entries, declared):
+  for entry in entries:
+    shown = [declared[i]['name'] for i in entry.fields if declared[i]['disclosure'] != _PER_CLIENT]
+    if entry.clients == 1 and shown:
+      return finding.failed(
+          _ALONE, f'in round {entry.round_num} one client sent: {", ".join(shown)}'
+      )
+  return finding.passed(_ALONE, f'{len(entries)} exchanges')
+
+
+def _totals(run, entries, declared):
+  """Recomputed at the delta they were written with."""
+  if run.privacy is None:
+    return finding.no_evidence(_TOTALS, 'the run is not finished and has no privacy.json')
+  expected = json.loads(json.dumps(ledger.to_json(entries, declared)))
+  for name in expected:
+    if not _close(run.privacy.get(name), expected[name]):
+      return finding.failed(_TOTALS, f'its {name} are not those of the ledger')
+  costs = [f'{t["epsilon"]} for {t["unit"]}' for t in expected['totals']]
+  return finding.passed(_TOTALS, 'epsilon ' + ', '.join(costs))
+
+
+def _close(a, b):
+  """Equal but for the last digits, in which another machine may differ."""
+  if isinstance(a, Mapping) and isinstance(b, Mapping):
+    return a.keys() == b.keys() and all(_close(a[k], b[k]) for k in a)
+  if isinstance(a, list) and isinstance(b, list):
+    return len(a) == len(b) and all(map(_close, a, b))
+  if isinstance(a, float) and isinstance(b, float):
+    return math.isclose(a, b, rel_tol=1e-9)
+  return a == b
+
+
+def _by_code(directory, declared, code, why_not):
+  """What this code would send."""
+  if code is None:
+    return (finding.no_evidence(_CODE, why_not),)
+  if code.content['declared'] != declared:
+    return (finding.failed(_CODE, _difference(code.content['declared'], declared)), *code.findings)
+  made_by = run_directory.read_json(directory.file('config.json')).get('code')
+  same = made_by == code_version.digest()
+  remark = 'the code that made the run' if same else f'not the code that made the run ({made_by})'
+  return (finding.passed(_CODE, f'{len(declared)} values; {remark}'), *code.findings)
+
+
+def _difference(now: Sequence[Mapping[str, Any]], then: Sequence[Mapping[str, Any]]) -> str:
+  new = [field['name'] for field in now if field not in then]
+  gone = [field['name'] for field in then if field not in now]
+  parts = [f'{what}: {", ".join(names)}' for what, names in (
+      ('this code sends what the run did not declare', new),
+      ('the run declares what this code does not send', gone),
+  ) if names]
+  return '; '.join(parts) or 'the same values in another order'
+
+
+def _entries(entries, declared):
+  """One row for each kind of exchange."""
+  kinds = {}
+  for entry in entries:
+    kinds.setdefault((entry.stage, entry.fields), []).append(entry)
+  rows = []
+  for (stage, fields), made in kinds.items():
+    clients = sorted({entry.clients for entry in made})
+    cohorts = len({entry.cohort for entry in made})
+    rows.append((
+        stage,
+        ', '.join(declared[i]['name'] for i in fields),
+        f'{made[0].round_num} to {made[-1].round_num}',
+        str(len(made)),
+        f'{clients[0]} to {clients[-1]}' if len(clients) > 1 else str(clients[0]),
+        str(cohorts),
+    ))
+  header = ('stage', 'values', 'rounds', 'times', 'clients', 'different cohorts')
+  return blocks.Table(header, rows)
+
+
+def config_flags(run_path: str) -> Mapping[str, Any]:
+  """Returns the flags of a run.
+
+  Raises:
+    types.UsageError: If it is no run.
+  """
+  directory = run_directory.locate(*os.path.split(os.path.abspath(run_path)))
+  if not directory.exists:
+    raise types.UsageError(f'{run_path} is not a run directory')
+  config = run_directory.read_json(directory.file('config.json'))
+  return {**config['flags'], **config['execution']}
