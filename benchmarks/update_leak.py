@@ -1,8 +1,9 @@
 """What a curious server learns about labels: from the last layer's bias, and from canaries.
 
-  python -m benchmarks.update_leak [SEED]
+  python -m benchmarks.update_leak [SEED [PICTURE.png]]
 
-Prints two Markdown tables, in a few minutes; see `tff_noise.audit.update_leak` for what is done.
+Prints two Markdown tables, in a few minutes, and draws the attacks on one client; see
+`tff_noise.audit.update_leak` and `tff_noise.audit.canaries` for what is done.
 """
 
 import math
@@ -12,6 +13,8 @@ import sys
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=wrong-import-position
+from tff_noise.audit import canaries
+from tff_noise.audit import leak_plot
 from tff_noise.audit import update_leak
 from tff_noise.program import runtime
 
@@ -43,7 +46,7 @@ def _name(arm):
   return name + (f', private labels {arm.epsilon}' if arm.epsilon else '')
 
 
-def print_canaries(rows: tuple[update_leak.CanaryRow, ...]) -> None:
+def print_canaries(rows: tuple[canaries.CanaryRow, ...]) -> None:
   """Prints the table of the canaries."""
   print('| trained by | rounds | accuracy | guesses | correct | claimed epsilon | finding |')
   print('| --- ' * 7 + '|')
@@ -57,12 +60,15 @@ def print_canaries(rows: tuple[update_leak.CanaryRow, ...]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-  """Prints both tables."""
+  """Prints both tables, and draws the picture where a path is given."""
   seed = int(arguments[0]) if arguments else 0
   with runtime.local(2):
-    print_demonstration(update_leak.demonstrate(seed))
+    demonstration = update_leak.demonstrate(seed)
+    print_demonstration(demonstration)
+    if len(arguments) > 1:
+      leak_plot.draw(demonstration, arguments[1])
     print()
-    print_canaries(update_leak.canary_exposure(seed))
+    print_canaries(canaries.canary_exposure(seed))
   return 0
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import sys
 
 from absl import flags
@@ -84,7 +85,8 @@ def _audit(values, rest):
     shared = ('method', 'label_epsilon', 'label_flips')
     given = [f'--{name}={values[name].value}' for name in shared if values[name].present]
     config = train_flags.config_from(train_flags.parse(['audit', *given, *rest]))
-    return _audit_method(f'Audit of --method={config.method}', config, values.delta)
+    about = {'command': shlex.join(['bin/audit', *given, *rest])}
+    return _audit_method(f'Audit of --method={config.method}', config, values.delta, about)
   from tff_noise.audit import runs
 
   code, why_not = None, ''
@@ -92,7 +94,8 @@ def _audit(values, rest):
     from tff_noise.program import run_config
 
     config = run_config.RunConfig(**_tuples(runs.config_flags(values.run_dir)))
-    code = _audit_method('', config, values.delta, os.path.join(values.run_dir, 'scene.npz'))
+    scene = os.path.join(values.run_dir, 'scene.npz')
+    code = _audit_method('', config, values.delta, {}, scene)
   except types.UsageError as error:
     why_not = f'the method cannot be built here: {error}'
   except TypeError:
@@ -104,17 +107,19 @@ def _tuples(values):
   return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
-def _audit_method(title, config, delta, scene=None):
+def _audit_method(title, config, delta, about, scene=None):
   from tff_noise.program import data
 
   dataset = data.load_dataset(config)
   drawn = data.load_scene(config, dataset, scene)
   print('Loading TensorFlow Federated...', file=sys.stderr)
   from tff_noise.audit import computations
+  from tff_noise.program import code_version
   from tff_noise.program import task
 
   prepared = task.prepare(config, dataset, drawn)
-  return computations.audit(title, prepared.schedule, drawn.num_clients, delta)
+  about = {**about, 'code': code_version.digest()}
+  return computations.audit(title, prepared.schedule, drawn.num_clients, delta, about)
 
 
 def _audit_mechanism(values):

@@ -67,7 +67,7 @@ class AuditTest(federated_test_case.FederatedTestCase):
     return method.Schedule((), {'labels': method.Exchange(computation, fields)})
 
   def test_a_method_and_what_a_run_of_it_costs(self):
-    audit = computations.audit('Labels', self._schedule(_labels()[0]), 20, 1e-5)
+    audit = computations.audit('Labels', self._schedule(_labels()[0]), 20, 1e-5, {'method': 'x'})
     self.assertFalse(audit.failed)
     content = json.loads(audit.json())
     self.assertEqual(content['edges']['labels'][0]['type_spec'], 'int64[4]')
@@ -75,7 +75,8 @@ class AuditTest(federated_test_case.FederatedTestCase):
     self.assertIn('label histogram', audit.text())
 
   def test_a_leaky_method_fails(self):
-    self.assertTrue(computations.audit('Labels', self._schedule(_leaky), 20, 1e-5).failed)
+    audit = computations.audit('Labels', self._schedule(_leaky), 20, 1e-5, {})
+    self.assertTrue(audit.failed)
 
   def test_the_plan_has_every_exchange(self):
     schedule = self._schedule(_labels()[0])

@@ -1,4 +1,4 @@
-"""Tests of the two aggregations."""
+"""Tests of the aggregations."""
 
 import numpy as np
 import tensorflow_federated as tff
@@ -9,6 +9,7 @@ from tests import federated_test_case
 from tff_noise.federated import aggregation
 from tff_noise.federated import disclosure
 from tff_noise.federated import uplink
+from tff_noise.privacy import protection
 
 _TYPE = tff.to_type(
     tff.learning.models.ModelWeights([(np.float32, (2,)), np.float32], [(np.float32, (1,))])
@@ -80,6 +81,90 @@ class AggregationTest(federated_test_case.FederatedTestCase):
     plain, secure = (_mean(aggregate, updates, weights) for _, aggregate in _BOTH)
     np.testing.assert_allclose(plain.trainable[0], secure.trainable[0], atol=1e-6)
     np.testing.assert_allclose(plain.non_trainable[0], secure.non_trainable[0], atol=1e-6)
+
+
+class NoisyMeanTest(federated_test_case.FederatedTestCase):
+  """DP-FedAvg's aggregation."""
+
+  def _aggregate(self, noise=0.0, clip=1.0, cohort=4, seed=0, secure=False):
+    shield = protection.NoisySum(noise, clip, cohort=cohort, population=10)
+    return aggregation.dp_mean(shield, seed=seed, secure=secure)
+
+  @parameterized.parameters(False, True)
+  def test_mean_of_clipped_updates_over_the_fixed_cohort_by_hand(self, secure):
+    # Norms 5, 1/2 and 2; of a cohort of four three came, and their examples do not count.
+    updates = [_update([3, 4], 0, [0]), _update([0.3, 0], 0, [-0.4]), _update([0, 0], 2, [0])]
+    result = _mean(self._aggregate(secure=secure), updates, [1, 100, 7])
+    np.testing.assert_allclose(result.trainable[0], [(0.6 + 0.3) / 4, 0.8 / 4], atol=1e-6)
+    np.testing.assert_allclose(result.trainable[1], 1 / 4, atol=1e-6)
+    np.testing.assert_allclose(result.non_trainable[0], [-0.4 / 4], atol=1e-6)
+
+  def test_clips_to_the_given_norm(self):
+    result = _mean(self._aggregate(clip=2.5), [_update([3, 4], 0, [0])], [1])
+    np.testing.assert_allclose(result.trainable[0], [1.5 / 4, 2 / 4], atol=1e-6)
+
+  @parameterized.parameters(False, True)
+  def test_nothing_but_the_update_leaves_a_client(self, secure):
+    aggregate = self._aggregate(noise=1.0, clip=2.0, secure=secure)
+    process = aggregate.update.create(_TYPE, tff.TensorType(np.float32))
+    fields = aggregate.update_fields(_TYPE)
+    disclosure.check(process.next, fields)
+    edges = disclosure.client_to_server_edges(process.next)
+    # A secure sum also counts the contributions, all of which are 1.
+    self.assertLen(edges, 2 if secure else 1)
+    self.assertEqual({f.protection for f in fields},
+                     {protection.NoisySum(1.0, 2.0, cohort=4, population=10)})
+    self.assertEqual((fields[0].name, fields[0].lower, fields[0].upper), ('update', -2, 2))
+    self.assertIsNone(aggregate.scalar)
+    self.assertEqual(aggregate.scalar_fields(None), ())
+    if secure:
+      tff.test.assert_not_contains_unsecure_aggregation(process.next)
+
+  @parameterized.parameters(0.0, 0.7)
+  def test_secure_sum_agrees_with_the_plain_one(self, noise):
+    draw = np.random.default_rng(0)
+    updates = [
+        _update(draw.normal(size=2), draw.normal(), draw.normal(size=1)) for _ in range(4)
+    ]
+    plain, secure = (
+        _mean(self._aggregate(noise=noise, secure=secure), updates, [1] * 4)
+        for secure in (False, True)
+    )
+    # Rounded to 2 / 2^32 each; then float32.
+    for a, b in zip(plain.trainable, secure.trainable, strict=True):
+      np.testing.assert_allclose(a, b, atol=1e-6)
+    np.testing.assert_allclose(plain.non_trainable[0], secure.non_trainable[0], atol=1e-6)
+
+  def test_noise_is_that_of_the_sum_over_the_cohort(self):
+    wide = tff.to_type(tff.learning.models.ModelWeights([(np.float32, (200, 100))], []))
+    aggregate = self._aggregate(noise=1.5, clip=2.0)
+    process = aggregate.update.create(wide, tff.TensorType(np.float32))
+    zeros = tff.learning.models.ModelWeights([np.zeros((200, 100), np.float32)], [])
+    result = process.next(process.initialize(), [zeros] * 2, [np.float32(1)] * 2).result
+    values = np.asarray(result.trainable[0])
+    # 20,000 numbers: the standard error of their deviation is half a percent.
+    self.assertAlmostEqual(values.std() / (1.5 * 2 / 4), 1, delta=0.02)
+    self.assertAlmostEqual(values.mean(), 0, delta=0.02)
+
+  def test_noise_is_a_function_of_seed_and_round(self):
+    updates, weights = [_update([0, 0], 0, [0])] * 2, [np.float32(1)] * 2
+
+    def rounds(seed, secure=False):
+      aggregate = self._aggregate(noise=1.0, seed=seed, secure=secure)
+      process = aggregate.update.create(_TYPE, tff.TensorType(np.float32))
+      state, found = process.initialize(), []
+      for _ in range(3):
+        output = process.next(state, updates, weights)
+        # From the same state, as a run that is continued has it, the same once more.
+        again = process.next(state, updates, weights)
+        np.testing.assert_array_equal(again.result.trainable[0], output.result.trainable[0])
+        state = output.state
+        found.append(np.asarray(output.result.trainable[0]).tolist())
+      return found
+
+    first = rounds(0)
+    self.assertEqual(rounds(0), first)
+    self.assertLen(set(map(str, [*first, *rounds(1)])), 6)
 
 
 if __name__ == '__main__':

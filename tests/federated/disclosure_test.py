@@ -15,13 +15,14 @@ _HISTOGRAM = tff.FederatedType(tff.TensorType(np.int64, (4,)), tff.CLIENTS)
 _LOSS = tff.FederatedType(np.float32, tff.CLIENTS)
 
 
-def _field(intrinsic, type_spec):
+def _field(intrinsic, type_spec, bitwidth=None):
   return uplink.UplinkField(
-      'field', type_spec, intrinsic, uplink.Disclosure.SUM, None, None, 'a test', 4
+      'field', type_spec, intrinsic, uplink.Disclosure.SUM, None, None, 'a test', 4,
+      bitwidth=bitwidth,
   )
 
 
-_SECURE = _field('federated_secure_sum_bitwidth', 'int64[4]')
+_SECURE = _field('federated_secure_sum_bitwidth', 'int64[4]', 20)
 _SUM = _field('federated_sum', 'float32')
 
 
@@ -39,7 +40,7 @@ class EdgesTest(parameterized.TestCase):
     edges = disclosure.client_to_server_edges(_computation(_good))
     self.assertCountEqual(
         edges,
-        [('federated_secure_sum_bitwidth', 'int64[4]'), ('federated_sum', 'float32')],
+        [('federated_secure_sum_bitwidth', 'int64[4]', '20'), ('federated_sum', 'float32', '')],
     )
 
   def test_broadcast_and_client_results_are_no_releases(self):
@@ -62,7 +63,19 @@ class EdgesTest(parameterized.TestCase):
     def outer(loss):
       return inner(loss)
 
-    self.assertEqual(disclosure.client_to_server_edges(outer), (('federated_mean', 'float32'),))
+    self.assertEqual(
+        disclosure.client_to_server_edges(outer), (('federated_mean', 'float32', ''),)
+    )
+
+  def test_bit_widths_of_a_structure(self):
+    def secure(bitwidth):
+      return _computation(
+          lambda h, x: tff.federated_secure_sum_bitwidth(tff.federated_zip((h, h)), bitwidth)
+      )
+
+    for bitwidth, expected in (((20, 20), '20'), ((20, 8), '20,8')):
+      [edge] = disclosure.client_to_server_edges(secure(bitwidth))
+      self.assertEqual(edge.bitwidth, expected)
 
   def test_edges_of_the_stock_fed_avg(self):
     # The walk is not made for our own processes alone.
@@ -119,6 +132,14 @@ class CheckTest(parameterized.TestCase):
         disclosure.UndeclaredUplinkError, 'declared, not sent: federated_sum float32'
     ):
       disclosure.check(_computation(_good), [_SECURE, _SUM, _SUM])
+
+  @parameterized.parameters(8, 62)
+  def test_another_bit_width_is_refused(self, bitwidth):
+    def wider(histogram, loss):
+      return tff.federated_secure_sum_bitwidth(histogram, bitwidth), tff.federated_sum(loss)
+
+    with self.assertRaisesRegex(disclosure.UndeclaredUplinkError, f'in {bitwidth} bits'):
+      disclosure.check(_computation(wider), [_SECURE, _SUM])
 
   def test_plain_sum_instead_of_secure_sum_is_refused(self):
     with self.assertRaises(disclosure.UndeclaredUplinkError):

@@ -91,7 +91,7 @@ class NoiseTest(parameterized.TestCase):
     state = _query().initial_global_state()
     for done in range(4):
       # As a checkpoint has it, with a query built in another process.
-      saved = tf.nest.map_structure(lambda t: np.array(t).copy(), state)
+      saved = tf.nest.map_structure(lambda t: tf.constant(t.numpy()), state)
       for _ in range(2):
         again, state, _ = _release(_query(), saved, [_zeros()])
         tf.nest.map_structure(np.testing.assert_array_equal, again, expected[done])

@@ -60,6 +60,22 @@ class LabelCommunicationTest(federated_test_case.FederatedTestCase):
     with self.assertRaisesRegex(ValueError, 'max_count'):
       _build(max_count=max_count)
 
+  @parameterized.named_parameters(
+      ('negative', np.array([0, -1, 3]), 'counts must be in 0 to 7, found -1 to 3'),
+      ('too many', np.array([0, 8, 3]), 'found 0 to 8'),
+      ('narrow', np.array([0, 1, 3], np.int32), r'expected int64\[3\], got int32'),
+      ('another K', np.array([0, 1]), r'got int64\[2\]'),
+      ('shares', np.array([0.5, 0.5, 0.0]), 'got float64'),
+  )
+  def test_what_tff_would_sum_to_something_else_is_refused(self, counts, message):
+    _, (field,) = label_communication.build_label_communication(
+        3, max_count=5, max_clients=4, protection=None
+    )
+    good = np.array([7, 0, 0])
+    label_communication.check_histograms([good], field)
+    with self.assertRaisesRegex(ValueError, f'client 1: .*{message}'):
+      label_communication.check_histograms([good, counts], field)
+
 
 if __name__ == '__main__':
   absltest.main()

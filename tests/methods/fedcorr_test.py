@@ -779,7 +779,7 @@ class UplinkTest(federated_test_case.FederatedTestCase):
     reports = [f for f in schedule.fields if f.name == 'reports of single clients']
     self.assertEqual(
         [f.type_spec for f in reports],
-        ['<client=int32,lid=float32>', '<client=int32,noise=float32>'],
+        ['<client=int32,noise=float32>', '<client=int32,lid=float32>'],
     )
     self.assertEqual({f.disclosure for f in reports}, {_PER_CLIENT})
     models = [
@@ -803,7 +803,7 @@ class UplinkTest(federated_test_case.FederatedTestCase):
 
   def test_ledger_counts_what_clients_have_sent(self):
     federation = _federation()
-    schedule = _schedule(federation, _params(), rounds=20)
+    schedule = _schedule(federation, _params(split_guard=False), rounds=20)
     opened = federated_test_case.open_ledger(schedule)
     last = _states(schedule, federation, ledger=opened)[-1]
     declared = uplink.to_json(schedule.fields)

@@ -137,5 +137,85 @@ class LossesTest(parameterized.TestCase):
     self.assertAlmostEqual(expected, sampled, places=4)
 
 
+class FlippedLabelsTest(parameterized.TestCase):
+  """The loss of labels that are reports of randomised response."""
+
+  # p = (.5, .3, .2); with a = .8 and b = .1 the reports have .7 p + .1 = (.45, .31, .24).
+  _LOGITS = np.log(np.array([[0.5, 0.3, 0.2]], np.float32))
+  _REPORTED = (0.45, 0.31, 0.24)
+
+  @parameterized.parameters(0, 1, 2)
+  def test_by_hand(self, label):
+    form = types.CrossEntropy(keep_probability=0.8)
+    loss = losses.cross_entropy(self._LOGITS + 5, np.array([label]), form).numpy()
+    self.assertAlmostEqual(loss, -np.log(self._REPORTED[label]), places=6)
+
+  def test_with_smoothing_and_temperature_by_hand(self):
+    form = types.CrossEntropy(0.3, 2.0, 'rescale', keep_probability=0.8)
+    loss = losses.cross_entropy(2 * self._LOGITS, np.array([1]), form).numpy()
+    # .3 is spread over three classes.
+    expected = -(0.8 * np.log(0.31) + 0.1 * np.log(0.45) + 0.1 * np.log(0.24))
+    self.assertAlmostEqual(loss, 4 * expected, places=5)
+
+  def test_labels_that_are_always_kept_have_plain_cross_entropy(self):
+    plain = losses.cross_entropy(_LOGITS, _LABELS).numpy()
+    kept = types.CrossEntropy(keep_probability=1.0)
+    self.assertEqual(kept, types.CrossEntropy())
+    self.assertEqual(losses.cross_entropy(_LOGITS, _LABELS, kept).numpy(), plain)
+    almost = types.CrossEntropy(keep_probability=1 - 1e-6)
+    self.assertAlmostEqual(losses.cross_entropy(_LOGITS, _LABELS, almost).numpy(), plain, places=4)
+
+  def test_its_minimiser_is_the_distribution_before_the_flips(self):
+    clean = np.array([0.6, 0.3, 0.1], np.float32)
+    reported = 0.7 * clean + 0.1
+
+    def fitted(form):
+      logits = tf.zeros([1, 3])
+
+      @tf.function
+      def step(logits):
+        with tf.GradientTape() as tape:
+          tape.watch(logits)
+          loss = sum(
+              r * losses.cross_entropy(logits, np.array([k]), form)
+              for k, r in enumerate(reported)
+          )
+        return logits - 3.0 * tape.gradient(loss, logits)
+
+      for _ in range(400):
+        logits = step(logits)
+      return tf.nn.softmax(logits)[0].numpy()
+
+    np.testing.assert_allclose(
+        fitted(types.CrossEntropy(keep_probability=0.8)), clean, atol=1e-3
+    )
+    # Plain cross-entropy learns the flips.
+    np.testing.assert_allclose(fitted(types.CrossEntropy()), reported, atol=1e-3)
+
+  def test_is_bounded_and_has_a_finite_gradient_however_sure_the_model_is(self):
+    form = types.CrossEntropy(keep_probability=0.8)
+    for margin in (50.0, 1e4):
+      logits = tf.constant([[-margin, margin, 0.0]])
+      with tf.GradientTape() as tape:
+        tape.watch(logits)
+        loss = losses.cross_entropy(logits, tf.constant([0]), form)
+      # No report is less likely than b.
+      self.assertAlmostEqual(loss.numpy(), -np.log(0.1), places=5)
+      np.testing.assert_allclose(tape.gradient(loss, logits).numpy(), np.zeros((1, 3)), atol=1e-6)
+
+  def test_contrast_is_of_the_same_form(self):
+    prior = np.array([0.2, 0.5, 0.3], np.float32)
+    form = types.CrossEntropy(keep_probability=0.8)
+    expected = losses.expected_contrastive_cross_entropy(
+        self._LOGITS, np.array([0]), prior, weight=0.7, floor=1e-8, form=form
+    ).numpy()
+    by_hand = -np.log(0.45) + 0.7 * prior @ np.log(self._REPORTED)
+    self.assertAlmostEqual(expected, by_hand, places=5)
+    sampled = losses.contrastive_cross_entropy(
+        self._LOGITS, np.array([0]), np.array([2]), weight=0.7, floor=1e-8, form=form
+    ).numpy()
+    self.assertAlmostEqual(sampled, -np.log(0.45) + 0.7 * np.log(0.24), places=5)
+
+
 if __name__ == '__main__':
   absltest.main()

@@ -72,7 +72,11 @@ def planned(schedule: method.Schedule, num_clients: int) -> list[ledger.Entry]:
 
 
 def audit(
-    title: str, schedule: method.Schedule, num_clients: int, delta: float
+    title: str,
+    schedule: method.Schedule,
+    num_clients: int,
+    delta: float,
+    about: Mapping[str, str],
 ) -> finding.Audit:
   """Audits a method without running it.
 
@@ -81,6 +85,7 @@ def audit(
     schedule: The method.
     num_clients: C.
     delta: Of Gaussian mechanisms, in (0, 1).
+    about: What was audited, by name.
   """
   found = of_schedule(schedule)
   declared = uplink.to_json(schedule.fields)
@@ -90,6 +95,7 @@ def audit(
       title,
       tuple(check(name, computation) for name, computation in found.items()),
       (
+          finding.about({**about, 'delta': f'{delta:g}'}),
           sections.Built('What may leave a client', (sections.uplink_table(declared),)),
           sections.Built(
               'What the compiled computations send', (_edge_table(edges), blocks.Text(_LIMITS))
@@ -107,10 +113,10 @@ def audit(
 def _edge_table(edges: Mapping[str, tuple[disclosure.Edge, ...]]) -> blocks.Table:
   rows = []
   for name, sent in edges.items():
-    rows += [(name, edge.intrinsic, _shortened(edge.type_spec)) for edge in sent]
+    rows += [(name, e.intrinsic, e.bitwidth or '–', _shortened(e.type_spec)) for e in sent]
     if not sent:
-      rows.append((name, '–', 'nothing'))
-  return blocks.Table(('computation', 'intrinsic', 'type'), rows)
+      rows.append((name, '–', '–', 'nothing'))
+  return blocks.Table(('computation', 'intrinsic', 'bits', 'type'), rows)
 
 
 def _shortened(type_spec):

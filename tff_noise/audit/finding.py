@@ -76,6 +76,11 @@ class Audit(NamedTuple):
     return blocks.Text(f'{said}. {meaning}', 'warning' if self.failed else 'plain')
 
 
+def about(subject: Mapping[str, str]) -> sections.Built:
+  """Returns the section that says what was audited."""
+  return sections.Built('What was audited', (blocks.Table((), list(subject.items())),))
+
+
 def passed(name: str, detail: str) -> Finding:
   """Returns a finding that found nothing wrong."""
   return Finding(name, Verdict.PASSED, detail, math.nan, math.nan)

@@ -3,8 +3,6 @@
 from tff_noise.audit import finding
 from tff_noise.privacy import empirical_audit
 from tff_noise.privacy import mechanism as mechanism_lib
-from tff_noise.report import blocks
-from tff_noise.report import sections
 
 FORMS = ('driver', 'client')
 # A seed that no run has, so that no report of a run is asked for.
@@ -27,20 +25,20 @@ def audit(epsilon: str, num_classes: int, flips: str, trials: int, alpha: float)
   mechanism = mechanism_lib.randomized_response(epsilon, num_classes)
   report = _in_client(mechanism) if flips == 'client' else _in_driver(mechanism)
   findings = empirical_audit.audit(report, mechanism, trials=trials, alpha=alpha)
-  table = (
-      ('claimed epsilon', mechanism.epsilon),
-      ('epsilon of the integer table', f'{mechanism.actual_epsilon:.12g}'),
-      ('classes', str(num_classes)),
-      ('keeps a label with probability', f'{mechanism.keep_probability:.9f}'),
-      ('flips', _RANDOMNESS[flips]),
-      ('reports for each world', f'{trials:,}'),
-      ('probability of any false alarm', f'{alpha:g}'),
-  )
+  subject = {
+      'claimed epsilon': mechanism.epsilon,
+      'epsilon of the integer table': f'{mechanism.actual_epsilon:.12g}',
+      'classes': str(num_classes),
+      'keeps a label with probability': f'{mechanism.keep_probability:.9f}',
+      'flips': _RANDOMNESS[flips],
+      'reports for each world': f'{trials:,}',
+      'probability of any false alarm': f'{alpha:g}',
+  }
   return finding.Audit(
       f'Audit of randomised response: epsilon {mechanism.epsilon}, {num_classes} classes, flipped '
       f'by the {flips}',
       findings,
-      (sections.Built('What was audited', (blocks.Table(('', ''), table),)),),
+      (finding.about(subject),),
       {'mechanism': {**mechanism._asdict(), 'flips': flips}, 'trials': trials, 'alpha': alpha},
   )
 

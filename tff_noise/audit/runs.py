@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,8 +41,18 @@ def audit(run_path: str, delta: float, code: finding.Audit | None, why_not: str)
   directory = run_directory.locate(*os.path.split(os.path.abspath(run_path)))
   declared = run_directory.read_json(directory.file('uplink.json'))
   title = f'Audit of run {run.name}'
-  evidence = [sections.Built('What may leave a client', (sections.uplink_table(declared),))]
-  by_code = _by_code(directory, declared, code, why_not)
+  evidence = [
+      finding.about({
+          'run': run.name,
+          'flags': shlex.join(f'--{k}={v}' for k, v in sorted(run.flags.items())),
+          'made by code': run.code or 'unknown',
+          'audited by code': code_version.digest(),
+          'packages': ', '.join(f'{k} {v}' for k, v in run.versions.items()),
+          'delta': f'{delta:g}',
+      }),
+      sections.Built('What may leave a client', (sections.uplink_table(declared),)),
+  ]
+  by_code = _by_code(run, declared, code, why_not)
   try:
     entries, head = ledger.read(directory.file('ledger.jsonl'), declared)
   except ledger.LedgerError as error:
@@ -111,15 +122,14 @@ def _close(a, b):
   return a == b
 
 
-def _by_code(directory, declared, code, why_not):
+def _by_code(run, declared, code, why_not):
   """What this code would send."""
   if code is None:
     return (finding.no_evidence(_CODE, why_not),)
   if code.content['declared'] != declared:
     return (finding.failed(_CODE, _difference(code.content['declared'], declared)), *code.findings)
-  made_by = run_directory.read_json(directory.file('config.json')).get('code')
-  same = made_by == code_version.digest()
-  remark = 'the code that made the run' if same else f'not the code that made the run ({made_by})'
+  same = run.code == code_version.digest()
+  remark = 'the code that made the run' if same else 'not the code that made the run'
   return (finding.passed(_CODE, f'{len(declared)} values; {remark}'), *code.findings)
 
 

@@ -8,12 +8,14 @@ import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
 from tff_noise import rng
+from tff_noise.federated import disclosure
 from tff_noise.federated import gaussian_sum
 from tff_noise.federated import uplink
 from tff_noise.privacy import protection as protection_lib
 
 _SUM = 'federated_sum'
-_SECURE_SUM = 'federated_secure_sum_bitwidth'
+# Of a number that `secure_quantized_sum` sends.
+_QUANTISED_BITS = 32
 
 
 class Aggregation(NamedTuple):
@@ -174,11 +176,12 @@ def _secure_fields(name, type_spec, lower, upper, reason, protection=None):
   secure = uplink.Disclosure.SECURE_SUM
   return (
       uplink.UplinkField(
-          name, sent, _SECURE_SUM, secure, lower, upper, reason, size, protection
+          name, sent, disclosure.SECURE_SUM, secure, lower, upper, reason, size, protection,
+          _QUANTISED_BITS,
       ),
       uplink.UplinkField(
-          f'{name}: contributions', 'int32', _SECURE_SUM, secure, 1, 1, shift, 4,
+          f'{name}: contributions', 'int32', disclosure.SECURE_SUM, secure, 1, 1, shift, 4,
           # One of each client, whatever it holds.
-          protection or protection_lib.Counts(),
+          protection or protection_lib.Counts(), bitwidth=1,
       ),
   )

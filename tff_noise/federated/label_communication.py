@@ -4,6 +4,8 @@ Its client type is the finished, flipped histogram: that raw labels do not enter
 type signature. It is separate from training, so nothing can be added to it unseen.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow_federated as tff
 
@@ -45,7 +47,7 @@ def declare(
       uplink.UplinkField(
           name='label histogram',
           type_spec=str(histogram_type),
-          intrinsic='federated_secure_sum_bitwidth',
+          intrinsic=disclosure.SECURE_SUM,
           disclosure=(
               uplink.Disclosure.DP_SECURE_SUM if protection else uplink.Disclosure.SECURE_SUM
           ),
@@ -54,6 +56,7 @@ def declare(
           reason='the distribution that contrastive labels are drawn from',
           num_bytes=uplink.num_bytes(histogram_type),
           protection=protection,
+          bitwidth=bitwidth,
       ),
   )
   return bitwidth, fields
@@ -81,3 +84,26 @@ def build_label_communication(
 
   disclosure.check(label_communication, fields)
   return label_communication, fields
+
+
+def check_histograms(histograms: Sequence[np.ndarray], field: uplink.UplinkField) -> None:
+  """Refuses what TFF would sum to something else, or not at all.
+
+  Args:
+    histograms: int64 `[K]` of each client.
+    field: What was declared of them.
+
+  Raises:
+    ValueError: If one of them is no histogram of int64, has a negative count (which TFF takes) or
+      one beyond the declared bound.
+  """
+  for client, counts in enumerate(histograms):
+    if counts.dtype != np.int64 or str(tff.TensorType(np.int64, counts.shape)) != field.type_spec:
+      raise ValueError(
+          f'client {client}: expected {field.type_spec}, got {counts.dtype}{list(counts.shape)}'
+      )
+    if counts.min() < field.lower or counts.max() > field.upper:
+      raise ValueError(
+          f'client {client}: counts must be in {field.lower} to {field.upper}, found '
+          f'{counts.min()} to {counts.max()}'
+      )

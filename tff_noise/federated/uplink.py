@@ -44,6 +44,7 @@ class UplinkField(NamedTuple):
     reason: Why the method needs it.
     num_bytes: Size of one client's contribution.
     protection: What protects a contribution, or the sum; None for nothing.
+    bitwidth: Of each number in a secure sum; None elsewhere.
   """
 
   name: str
@@ -55,6 +56,7 @@ class UplinkField(NamedTuple):
   reason: str
   num_bytes: int
   protection: protection_lib.Protection = None
+  bitwidth: int | None = None
 
 
 class UplinkSum(NamedTuple):

@@ -236,7 +236,9 @@ def _build(task: method.Task, params: FedDPContParams) -> method.Schedule:
   chooser = method.build_chooser(task)
 
   def estimate(records: method.Records) -> estimator.LabelEstimate:
-    return estimator.estimate(records['label_histogram'], prior, mechanism)
+    histogram = records['label_histogram']
+    num_labels = int(task.client_sizes.sum())
+    return estimator.estimate(histogram, prior, mechanism, num_labels=num_labels)
 
   def enter(clients: method.Clients, progress: method.Progress) -> method.Progress:
     federation = clients.federation
@@ -249,6 +251,7 @@ def _build(task: method.Task, params: FedDPContParams) -> method.Schedule:
           client_histogram(i, examples, flip, num_classes=num_classes, key=key)
           for i, examples in enumerate(federation.clients)
       ]
+      label_communication.check_histograms(sent, label_fields[0])
     clients.announce(_LABELS, np.arange(len(sent)))
     records = {'label_histogram': np.asarray(communicate(sent), np.int64)}
     contrast = estimate(records).prior

@@ -68,7 +68,11 @@ def inverse(
 
 
 def estimate(
-    histogram: np.ndarray, prior: str, mechanism: mechanism_lib.RandomizedResponse | None
+    histogram: np.ndarray,
+    prior: str,
+    mechanism: mechanism_lib.RandomizedResponse | None,
+    *,
+    num_labels: int | None = None,
 ) -> LabelEstimate:
   """Estimates the distribution of the clients' labels.
 
@@ -82,14 +86,17 @@ def estimate(
     histogram: int `[K]`, summed over clients; flipped labels, unless `prior` is 'none'.
     prior: One of `PRIORS`.
     mechanism: What flipped the labels; None with 'none' alone.
+    num_labels: N, where it is known beforehand.
 
   Raises:
     ValueError: If the histogram has a negative count or no counts at all or does not fit the
-      mechanism, or `prior` is unknown.
+      mechanism or N, or `prior` is unknown.
   """
   histogram = np.asarray(histogram)
   if not np.issubdtype(histogram.dtype, np.integer) or (histogram < 0).any() or not histogram.sum():
     raise ValueError(f'expected non-negative whole counts with a positive sum, found {histogram}')
+  if num_labels is not None and histogram.sum() != num_labels:
+    raise ValueError(f'expected {num_labels} labels, found {histogram.sum()}')
   if prior not in PRIORS:
     raise ValueError(f'unknown prior {prior!r}, expected one of {", ".join(PRIORS)}')
   num_classes, total = len(histogram), int(histogram.sum())

@@ -1,0 +1,268 @@
+"""Training on flipped labels alone: what clients use, declare and send."""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests import federated_test_case
+from tff_noise import types
+from tff_noise.data import client_data
+from tff_noise.federated import aggregation
+from tff_noise.federated import uplink
+from tff_noise.methods import feddpcont
+from tff_noise.methods import method
+from tff_noise.methods import registry
+from tff_noise.models import keras_model
+from tff_noise.privacy import estimator
+from tff_noise.privacy import ledger
+from tff_noise.privacy import mechanism as mechanism_lib
+from tff_noise.privacy import protection
+from tff_noise.program import private_labels
+from tff_noise.program import training
+from tff_noise.selection import availability
+
+_EPSILON = '1.5'
+_CLASSES = 3
+_SIZES = (40, 60, 50)
+# For cohorts of two, of three clients.
+_PARAMS = {'clipfl': {'keep': 1}, 'poc': {'candidates': 3}}
+_ABLE = tuple((n, n) for n, m in registry.METHODS.items() if not m.corrects_labels)
+_REPORTS = protection.LabelReports(_CLASSES, _EPSILON)
+
+
+@functools.cache
+def _federation():
+  """Labels that are mostly 0, on points around three corners."""
+  draw, clients, first = np.random.default_rng(0), [], 0
+  for n in _SIZES:
+    y = draw.choice(_CLASSES, n, p=[0.7, 0.2, 0.1]).astype(np.int32)
+    x = (np.array([[1, 0], [0, 1], [-1, -1]])[y] + draw.normal(0, 0.2, (n, 2))).astype(np.float32)
+    clients.append(types.ClientExamples(x, y, np.arange(first, first + n)))
+    first += n
+  return types.Federation(tuple(clients), _CLASSES, 7)
+
+
+@functools.cache
+def _model():
+  x = tf.keras.Input((2,), name='x')
+  features = tf.keras.layers.GroupNormalization(groups=1, name='norm')(x)
+  logits = tf.keras.layers.Dense(_CLASSES, kernel_initializer='zeros', name='logits')(features)
+  return keras_model.from_keras(tf.keras.Model(x, [logits, features]))
+
+
+def _task(prior='shrinkage', loss=None, **changes):
+  draw = np.random.default_rng(1)
+  return method.Task(**{
+      'model': _model(),
+      'training': types.LocalTraining(2, 20, 0.2, loss=loss or types.CrossEntropy()),
+      'aggregation': aggregation.weighted_mean(),
+      'label_privacy': method.LabelPrivacy(_EPSILON, prior),
+      'rounds': 2,
+      'stages': {},
+      'clients_per_round': 2,
+      'availability': availability.always(len(_SIZES)),
+      'client_sizes': np.array(_SIZES, np.int64),
+      'seed': 7,
+      'validation': types.Examples(
+          draw.normal(size=(9, 2)).astype(np.float32), np.arange(9, dtype=np.int32) % _CLASSES
+      ),
+      **changes,
+  })
+
+
+def _schedule(name, task=None):
+  """What a run with --training_labels=private builds."""
+  task = private_labels.train_on_reports(task or _task())
+  entry = registry.METHODS[name]
+  params = entry.params(**_PARAMS.get(name, {}))
+  return private_labels.declare(entry.build(task, params), task)
+
+
+def _run(schedule, federation):
+  """The last state, and the ledger."""
+  opened = federated_test_case.open_ledger(schedule)
+  datasets = client_data.federation_datasets(federation)
+  state = training.initial_state(schedule, federation)
+  while True:
+    stage, state = training.next_stage(schedule, state)
+    if stage is None:
+      return state, opened
+    state, _ = training.run_round(schedule, state, federation, datasets, opened)
+
+
+def _other_labels(federation):
+  """Other true labels, whose reports are the same, wherever an example has such a label."""
+  key = mechanism_lib.simulation_key(federation.seed)
+  mechanism = mechanism_lib.randomized_response(_EPSILON, _CLASSES)
+  clients = []
+  for i, examples in enumerate(federation.clients):
+    # What each example would report if its label were k.
+    reports = np.stack([
+        mechanism_lib.flip_labels(
+            np.full_like(examples.y, k), examples.example_id, client=i, mechanism=mechanism, key=key
+        )
+        for k in range(_CLASSES)
+    ])
+    rows = np.arange(len(examples.y))
+    same = reports == reports[examples.y, rows]
+    same[examples.y, rows] = False
+    y = np.where(same.any(axis=0), same.argmax(axis=0), examples.y).astype(np.int32)
+    clients.append(examples._replace(y=y))
+  return federation._replace(clients=tuple(clients))
+
+
+class FlipTest(absltest.TestCase):
+
+  def test_labels_are_the_memoised_reports(self):
+    federation = _federation()
+    flipped = private_labels.flip(federation, _EPSILON, _CLASSES)
+    mechanism = mechanism_lib.randomized_response(_EPSILON, _CLASSES)
+    key = mechanism_lib.simulation_key(7)
+    changed = 0
+    for i, (before, after) in enumerate(zip(federation.clients, flipped.clients, strict=True)):
+      expected = mechanism_lib.flip_labels(
+          before.y, before.example_id, client=i, mechanism=mechanism, key=key
+      )
+      np.testing.assert_array_equal(after.y, expected)
+      self.assertEqual(after.y.dtype, np.int32)
+      np.testing.assert_array_equal(after.x, before.x)
+      np.testing.assert_array_equal(after.example_id, before.example_id)
+      changed += (after.y != before.y).sum()
+    self.assertEqual((flipped.num_classes, flipped.seed), (_CLASSES, 7))
+    # A label is kept with probability e^1.5 / (e^1.5 + 2) = .69: of 150, 46 change, give or take 6.
+    self.assertBetween(changed, 46 - 18, 46 + 18)
+    again = private_labels.flip(federation, _EPSILON, _CLASSES)
+    for one, other in zip(flipped.clients, again.clients, strict=True):
+      np.testing.assert_array_equal(one.y, other.y)
+
+  def test_other_labels_with_the_same_reports_exist(self):
+    # Or the tests of what is never used would say nothing.
+    federation = _federation()
+    others = _other_labels(federation)
+    changed = sum(
+        (a.y != b.y).sum() for a, b in zip(federation.clients, others.clients, strict=True)
+    )
+    self.assertGreater(changed, 5)
+    for a, b in zip(
+        private_labels.flip(federation, _EPSILON, _CLASSES).clients,
+        private_labels.flip(others, _EPSILON, _CLASSES).clients, strict=True,
+    ):
+      np.testing.assert_array_equal(a.y, b.y)
+
+
+class TaskTest(absltest.TestCase):
+
+  def test_loss_knows_the_flips_and_keeps_its_form(self):
+    before = _task(loss=types.CrossEntropy(0.1, 2.0, 'rescale'))
+    after = private_labels.train_on_reports(before)
+    keep = mechanism_lib.randomized_response(_EPSILON, _CLASSES).keep_probability
+    self.assertEqual(after.training.loss, types.CrossEntropy(0.1, 2.0, 'rescale', keep))
+    self.assertTrue(after.label_privacy.in_training)
+    self.assertFalse(before.label_privacy.in_training)
+    # Nothing else is changed.
+    self.assertEqual(
+        after._replace(training=before.training, label_privacy=before.label_privacy), before
+    )
+
+
+class RunTest(federated_test_case.FederatedTestCase):
+
+  @parameterized.named_parameters(*_ABLE)
+  def test_every_field_depends_on_reports_alone(self, name):
+    fields = _schedule(name).fields
+    self.assertNotEmpty(fields)
+    for field in fields:
+      shield = field.protection
+      self.assertIsInstance(shield, protection.Counts | protection.LabelReports, field.name)
+      if isinstance(shield, protection.LabelReports):
+        self.assertEqual((shield.num_classes, shield.epsilon), (_CLASSES, _EPSILON))
+    # What has no protection of its own is what training sends.
+    self.assertIn(_REPORTS, {field.protection for field in fields})
+
+  @parameterized.named_parameters(*_ABLE)
+  def test_label_epsilon_holds_for_the_whole_run(self, name):
+    schedule = _schedule(name)
+    flipped = private_labels.flip(_federation(), _EPSILON, _CLASSES)
+    state, opened = _run(schedule, flipped)
+    self.assertTrue(
+        all(np.isfinite(w).all() for w in state.server.global_model_weights.trainable)
+    )
+    costs = ledger.totals(opened.entries, uplink.to_json(schedule.fields))
+    actual = mechanism_lib.randomized_response(_EPSILON, _CLASSES).actual_epsilon
+    self.assertEqual(
+        costs[protection.Unit.LABEL], protection.Cost(actual, 0.0, protection.Status.PROVED)
+    )
+    # Inputs are as open as ever.
+    for unit in (protection.Unit.EXAMPLE, protection.Unit.CLIENT):
+      self.assertIs(costs[unit].status, protection.Status.NONE)
+
+  @parameterized.named_parameters(('fedavg', 'fedavg'), ('feddpcont', 'feddpcont'))
+  def test_true_labels_are_never_used(self, name):
+    schedule = _schedule(name)
+    states = [
+        _run(schedule, private_labels.flip(federation, _EPSILON, _CLASSES))[0]
+        for federation in (_federation(), _other_labels(_federation()))
+    ]
+    for a, b in zip(*map(tf.nest.flatten, states), strict=True):
+      np.testing.assert_array_equal(a, b)
+    # While a run on the true labels sees the difference.
+    entry = registry.METHODS[name]
+    local = entry.build(_task(), entry.params())
+    first, second = (
+        _run(local, federation)[0] for federation in (_federation(), _other_labels(_federation()))
+    )
+    self.assertGreater(
+        np.abs(
+            first.server.global_model_weights.trainable[0]
+            - second.server.global_model_weights.trainable[0]
+        ).max(),
+        1e-4,
+    )
+
+  @parameterized.parameters('shrinkage', 'inverse')
+  def test_histogram_is_that_of_the_reports_that_clients_train_on(self, prior):
+    flipped = private_labels.flip(_federation(), _EPSILON, _CLASSES)
+    state, _ = _run(_schedule('feddpcont', _task(prior)), flipped)
+    labels = np.concatenate([c.y for c in flipped.clients])
+    expected = np.bincount(labels, minlength=_CLASSES)
+    np.testing.assert_array_equal(state.records['label_histogram'], expected)
+    # Those that are shared where clients train on their true labels: one report, not two.
+    local = feddpcont.METHOD.build(_task(prior), feddpcont.FedDPContParams())
+    shared, _ = _run(local, _federation())
+    np.testing.assert_array_equal(shared.records['label_histogram'], expected)
+
+  def test_contrastive_labels_are_distributed_as_reports_are(self):
+    mechanism = mechanism_lib.randomized_response(_EPSILON, _CLASSES)
+    schedule = _schedule('feddpcont')
+    flipped = private_labels.flip(_federation(), _EPSILON, _CLASSES)
+    state, _ = _run(schedule, flipped)
+    process = schedule.stages[0].round_process.process
+    found = process.get_hparams(state.server)['label_prior']
+    clean = estimator.estimate(state.records['label_histogram'], 'shrinkage', mechanism).prior
+    a, b = mechanism.keep_probability, mechanism.other_probability
+    np.testing.assert_allclose(found, (a - b) * clean + b, atol=1e-6)
+    summary = schedule.summary(state.records)['label_communication']
+    np.testing.assert_allclose(summary['estimate'], clean)
+
+  def test_noise_on_updates_stays_declared(self):
+    shield = protection.NoisySum(1.0, 1.0, cohort=2, population=3)
+    schedule = _schedule(
+        'fedavg', _task(aggregation=aggregation.dp_mean(shield, seed=0, secure=False))
+    )
+    self.assertEqual([f.protection for f in schedule.fields], [shield])
+
+
+class RefusalTest(absltest.TestCase):
+
+  def test_methods_that_correct_labels_say_so(self):
+    # What changes labels cannot train on reports, see run_config.
+    self.assertEqual(
+        [name for name, entry in registry.METHODS.items() if entry.corrects_labels], ['fedcorr']
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()
