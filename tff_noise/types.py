@@ -4,6 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+# TFF refuses to carry more than 100 MiB as one data set; the rest is labels and packing.
+MAX_PIXEL_BYTES = 99 * 2**20
+
 
 class UsageError(ValueError):
   """A mistake of the person at the keyboard: shown as one line, exit status 2."""

@@ -92,7 +92,9 @@ def _travelling_type(argument_type: tff.Type) -> tff.Type:
 def check(computation: tff.Computation, fields: Sequence[uplink.UplinkField]) -> None:
   """Raises `UndeclaredUplinkError` unless `computation` sends exactly `fields`."""
   compiled = collections.Counter(client_to_server_edges(computation))
-  declared = collections.Counter(Edge(f.intrinsic, f.type_spec, str(f.bitwidth or '')) for f in fields)
+  declared = collections.Counter(
+      Edge(f.intrinsic, f.type_spec, str(f.bitwidth or '')) for f in fields
+  )
   undeclared, missing = compiled - declared, declared - compiled
   if undeclared or missing:
     raise UndeclaredUplinkError(

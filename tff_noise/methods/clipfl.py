@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 _JUDGES = ('validation', 'agreement', 'lid')
 # Of the paper's 80 and 40 rounds.
 _IDENTIFY_SHARE = 2 / 3
-# TFF refuses to carry more than 100 MiB in one argument; the rest is labels and packing.
-_MAX_HELD_BYTES = 99 * 2**20
 # Images that are drawn where the server holds none.
 _NUM_GENERATED = 500
 
@@ -137,7 +135,7 @@ def _held(task: method.Task, params: ClipFLParams) -> Any:
   if params.judge == 'lid':
     return None
   if task.validation is not None:
-    if task.validation.x.nbytes > _MAX_HELD_BYTES:
+    if task.validation.x.nbytes > types.MAX_PIXEL_BYTES:
       raise types.UsageError(
           f'the server\'s {len(task.validation.y)} clean images have '
           f'{task.validation.x.nbytes / 2**20:.0f} MiB, and TFF carries at most 100 MiB: use a '
@@ -171,8 +169,8 @@ def _go_on(task, process, progress, pruned):
 
   state = compose.hand_over(process.process, progress.server, keep_optimizer=True)
   local = tuple(
-      process.optimizer.client.initial_state if gone else own
-      for own, gone in zip(progress.local_optimizer, pruned, strict=False)
+      process.optimizer.client.initial_state if pruned[i] else own
+      for i, own in enumerate(progress.local_optimizer)
   )
   if task.optimizer is not None and task.optimizer.restrict is not None:
     rest = np.flatnonzero(~pruned)
@@ -259,7 +257,7 @@ METHOD = method.Method(
     params=ClipFLParams,
     build=_build,
     stages=('identify', 'train'),
-    per_client="each client's model, which it compares",
+    per_client="each client's model, which it compares, and with judge=lid its LID score",
     takes_base=True,
     compares_models=True,
 )

@@ -10,9 +10,6 @@ from tff_noise.data import scene as scene_lib
 from tff_noise.data import sources
 from tff_noise.program import run_config
 
-# TFF refuses to carry more than 100 MiB as one client's data; the rest is labels and packing.
-_MAX_CLIENT_BYTES = 99 * 2**20
-
 
 def load_dataset(config: run_config.RunConfig) -> types.Dataset:
   """Reads the data set and the server's own validation images, and checks the flags against it.
@@ -59,7 +56,7 @@ def _check_client_bytes(dataset, scene):
   """Raises `UsageError` where TFF could not carry a client's pixels."""
   largest = int(np.argmax(scene.sizes))
   size = int(scene.sizes[largest]) * dataset.train_x[:1].nbytes
-  if size > _MAX_CLIENT_BYTES:
+  if size > types.MAX_PIXEL_BYTES:
     raise types.UsageError(
         f'client {largest} would hold {size / 2**20:.0f} MiB of pixels, TFF carries at most '
         '100 MiB for a client: use more --clients, or give the images as files '
