@@ -19,7 +19,8 @@ from tff_noise.privacy import mechanism as mechanism_lib
 from tff_noise.report import figure_style as style
 
 _GOAL = 0.1
-_NUM_LABELS = np.geomspace(100, 1e9, 50)
+# Straight lines on logarithmic axes.
+_NUM_LABELS = np.geomspace(100, 1e7, 2)
 # How often so many labels are flipped. A standard deviation over r repetitions of K classes is off
 # by a share of about 1 / sqrt(2 r (K - 1)).
 _REPETITIONS = {200: 100, 2000: 40, 20_000: 10}
@@ -69,24 +70,30 @@ def measured_error(case: Case, num_labels: int, repetitions: int) -> float:
 @style.styled
 def _figure():
   figure, axes = style.new_axes(height=4.4)
-  axes.set(xscale='log', yscale='log', xlim=(100, 1e9), ylim=(2e-3, 300))
+  axes.set(xscale='log', yscale='log', xlim=(_NUM_LABELS[0], _NUM_LABELS[-1]), ylim=(4e-4, 300))
   axes.grid(True)
   axes.axhspan(1, 300, color=style.LIGHT, alpha=0.5, linewidth=0)
-  axes.text(1.2e8, 130, 'uninformative: the error is\nlarger than the share', ha='center', va='center')
+  axes.text(
+      0.99, 0.97, 'uninformative: the error is larger than the share', ha='right', va='top',
+      transform=axes.transAxes,
+  )
   for case in _DRAWN:
     many = case.num_classes > 10
     color, marker = (style.MIDDLE, 's') if many else (style.DARK, 'o')
     axes.plot(_NUM_LABELS, [relative_error(case, n) for n in _NUM_LABELS], color=color)
     measured = [measured_error(case, n, r) for n, r in _REPETITIONS.items()]
-    axes.plot(list(_REPETITIONS), measured, marker, color=color, markersize=5, markerfacecolor='white')
+    axes.plot(
+        list(_REPETITIONS), measured, marker, color=color, markersize=5, markerfacecolor='white'
+    )
     axes.annotate(
-        f'K={case.num_classes}, ε={case.epsilon}', (1e9, relative_error(case, 1e9)), (4, 0),
+        f'K={case.num_classes}, ε={case.epsilon}',
+        (_NUM_LABELS[-1], relative_error(case, _NUM_LABELS[-1])), (4, 0),
         textcoords='offset points', va='center', color=color, annotation_clip=False,
     )
   axes.plot([], [], color=style.FAINT, label='formula')
   axes.plot([], [], 'o', color=style.FAINT, markerfacecolor='white', label='measured')
   axes.legend(loc='lower left')
-  axes.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=None))
+  axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda y, _: f'{100 * y:,g} %'))
   axes.set_xlabel('labels in the sum, N')
   axes.set_ylabel('standard error of a share of 1/K, relative')
   axes.set_title('What the server learns of the label distribution')

@@ -41,7 +41,9 @@ _STAGE_LENGTH = 2
 # the paper's split, which always calls some client noisy, so that labels are corrected.
 _PARAMS = {
     'clipfl': {'keep': 1},
-    'fedcorr': {'split_guard': False, 'confidence': 0.01, 'relabel_ratio': 1.0},
+    'fedcorr': {
+        'split_guard': False, 'confidence': 0.01, 'relabel_ratio': 1.0, 'lid_neighbours': 2,
+    },
 }
 
 # And where one of its stages is left out.

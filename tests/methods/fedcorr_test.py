@@ -827,7 +827,7 @@ class UplinkTest(federated_test_case.FederatedTestCase):
     times = {(r.field['name'], r.field['disclosure']): r.times for r in found}
     # Alone in a round, the sum is one's own.
     self.assertEqual(times['update', _PER_CLIENT.value], 12)
-    self.assertEqual(times['update', uplink.Disclosure.SUM.value], 8)
+    self.assertEqual(times['update', uplink.Disclosure.SUM.value], 16)
     cost = ledger.totals(opened.entries, declared)[protection.Unit.LABEL]
     self.assertEqual(cost.epsilon, np.inf)
 

@@ -43,6 +43,9 @@ def prepare(
     federation = private_labels.flip(federation, config.label_epsilon, dataset.num_classes)
   task = build(config, dataset, federation, scene_lib.validation(dataset, scene))
   schedule = registry.METHODS[config.method].build(task, config.method_params())
+  if config.client_dp_noise and sum(bool(stage.rounds) for stage in schedule.stages) > 1:
+    # The noise is a function of how often a process has run: two would draw the same.
+    raise types.UsageError('--client_dp_noise is for methods of one stage')
   if private:
     schedule = private_labels.declare(schedule, task)
   return Prepared(federation, task, schedule)
