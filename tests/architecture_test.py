@@ -39,8 +39,10 @@ _LOADS_TENSORFLOW = (
     'tff_noise.program.runtime',
     'tff_noise.program.task',
     'tff_noise.program.training',
-    'tff_noise.audit.update_leak',
+    'tff_noise.audit.arms',
+    'tff_noise.audit.canaries',
     'tff_noise.audit.computations',
+    'tff_noise.audit.update_leak',
 )
 
 _TENSORFLOW = ('tensorflow', 'tensorflow_federated', 'tensorflow_privacy', 'keras', 'grpc')

@@ -214,13 +214,30 @@ class ContentTest(SectionsTestCase):
     self.assertStartsWith(sections.short_type(type_spec), expected)
 
   def test_privacy(self):
-    notice, table = self._build(self._run())['What it cost in privacy']
+    notice, table, leak = self._build(self._run())['What it cost in privacy']
     self.assertEqual(notice.tone, 'notice')
     self.assertEqual(
         notice.text,
-        'The whole run: no finite epsilon for the label of one example. Nothing is promised.',
+        'The whole run: no finite epsilon for the label of one example. '
+        'The whole run: no finite epsilon for one example. '
+        'The whole run: no finite epsilon for one client. Nothing is promised.',
     )
-    self.assertEqual(table.rows[0][4], 'infinite')
+    row = dict(zip(table.header, table.rows[0], strict=True))
+    self.assertEqual((row['epsilon'], row['for']), ('infinite', 'the label of one example'))
+    self.assertEqual((row['times'], row['in what form'], row['status']), ('4', 'sum', 'none'))
+    # Where something has no guarantee, it is said what that can mean.
+    self.assertEqual(leak.text, sections._LEAK)
+
+  def test_bounds_of_a_secure_sum_are_told_where_there_are_some(self):
+    release = {
+        **run_files.PRIVACY['releases'][0], 'name': 'label histogram', 'epsilon': 0.81,
+        'central_epsilon': {'lower': 0.0123, 'upper': 0.0456},
+    }
+    privacy = {**run_files.PRIVACY, 'releases': [release]}
+    _, _, bounds = self._build(self._run(privacy=privacy))['What it cost in privacy']
+    self.assertRegex(
+        bounds.text, '^If the sum of the label histogram .* between 0.0123 and 0.0456 at delta'
+    )
 
   def test_finite_epsilon(self):
     privacy = {
