@@ -88,9 +88,20 @@ class TotalTest(parameterized.TestCase):
     self.assertLess(_total({_NOISE: 1}, _CLIENT).epsilon, math.inf)
 
 
+  def test_noise_on_what_is_computed_from_reports_costs_labels_the_reports(self):
+    both = protection.with_reports(_NOISE, _REPORTS)
+    self.assertAlmostEqual(_total({both: 30, _REPORTS: 1}).epsilon, 0.81, places=12)
+    self.assertEqual(_total({both: 30}, _CLIENT), _total({_NOISE: 30}, _CLIENT))
+    self.assertEqual(protection.cost(both, 30, _LABEL, _DELTA).epsilon, _total({both: 1}).epsilon)
+    self.assertEqual(protection.with_reports(None, _REPORTS), _REPORTS)
+    self.assertEqual(protection.with_reports(_COUNTS, _REPORTS), _COUNTS)
+
+
 class JsonTest(parameterized.TestCase):
 
-  @parameterized.parameters((_REPORTS,), (_NOISE,), (_COUNTS,), (None,))
+  @parameterized.parameters(
+      (_REPORTS,), (_NOISE,), (_NOISE._replace(reports=_REPORTS),), (_COUNTS,), (None,)
+  )
   def test_comes_back(self, shield):
     content = json.loads(json.dumps(protection.to_json(shield)))
     self.assertEqual(protection.from_json(content), shield)

@@ -247,12 +247,14 @@ class RunTest(federated_test_case.FederatedTestCase):
     summary = schedule.summary(state.records)['label_communication']
     np.testing.assert_allclose(summary['estimate'], clean)
 
-  def test_noise_on_updates_stays_declared(self):
+  def test_noise_on_updates_stays_declared_beside_the_reports(self):
     shield = protection.NoisySum(1.0, 1.0, cohort=2, population=3)
     schedule = _schedule(
         'fedavg', _task(aggregation=aggregation.dp_mean(shield, seed=0, secure=False))
     )
-    self.assertEqual([f.protection for f in schedule.fields], [shield])
+    [field] = schedule.fields
+    self.assertIsNotNone(field.protection.reports)
+    self.assertEqual(field.protection._replace(reports=None), shield)
 
 
 class RefusalTest(absltest.TestCase):

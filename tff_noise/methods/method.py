@@ -257,13 +257,14 @@ class Schedule(NamedTuple):
     # Several stages send the same.
     return tuple(dict.fromkeys(field for sent in (*exchanges, *stages) for field in sent))
 
-  def protected(self, protection: protection_lib.Protection) -> Schedule:
-    """Returns the schedule with `protection` on every value that has none of its own."""
+  def with_reports(self, reports: protection_lib.LabelReports) -> Schedule:
+    """Returns the schedule whose clients hold reports in place of labels."""
+    from tff_noise.privacy import protection
 
     def protect(sender):
       return sender and sender._replace(
           fields=tuple(
-              f._replace(protection=protection) if f.protection is None else f
+              f._replace(protection=protection.with_reports(f.protection, reports))
               for f in sender.fields
           )
       )

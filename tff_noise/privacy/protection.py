@@ -66,12 +66,14 @@ class NoisySum(NamedTuple):
     cohort: Clients in a round.
     population: Clients among whom the server draws the cohort, uniformly and secretly; equal to
       `cohort` where the draw gives no protection.
+    reports: What the vectors depend on labels through, where that is reports alone.
   """
 
   noise_multiplier: float
   clip: float
   cohort: int
   population: int
+  reports: LabelReports | None = None
 
 
 Protection = Counts | LabelReports | NoisySum | None
@@ -97,6 +99,13 @@ _FREE = Cost(0.0, 0.0, Status.PROVED)
 _UNBOUNDED = Cost(math.inf, 0.0, Status.NONE)
 
 
+def with_reports(protection: Protection, reports: LabelReports) -> Protection:
+  """Returns the protection of a value that is computed from reports in place of labels."""
+  if protection is None:
+    return reports
+  return protection._replace(reports=reports) if isinstance(protection, NoisySum) else protection
+
+
 def own_unit(protection: Protection) -> Unit:
   """Returns the coarsest unit that a protection is about."""
   if isinstance(protection, NoisySum):
@@ -117,6 +126,7 @@ def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
   """
   if times == 0:
     return _FREE
+  protection = _for_unit(protection, unit)
   covered = list(Unit).index(unit) <= list(Unit).index(own_unit(protection))
   if protection is None or not covered:
     return _UNBOUNDED
@@ -134,6 +144,13 @@ def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
   return Cost(epsilon, delta, Status.CONDITIONAL)
 
 
+def _for_unit(protection, unit):
+  """What a unit is protected by: labels by their reports, where there are such."""
+  if unit is Unit.LABEL and isinstance(protection, NoisySum) and protection.reports:
+    return protection.reports
+  return protection
+
+
 def total(times: Mapping[Protection, int], unit: Unit, delta: float) -> Cost:
   """Returns what all releases together cost each unit, by basic composition of the mechanisms.
 
@@ -144,11 +161,11 @@ def total(times: Mapping[Protection, int], unit: Unit, delta: float) -> Cost:
     unit: What the epsilon is about.
     delta: Of all Gaussian mechanisms together, in (0, 1).
   """
+  made = [(_for_unit(p, unit), n) for p, n in times.items() if n]
   # '0.81' and '0.810' are one mechanism, and so the same reports.
   distinct = {
       (p.mechanism.num_classes, p.mechanism.other) if isinstance(p, LabelReports) else p: (p, n)
-      for p, n in times.items()
-      if n
+      for p, n in made
   }
   gaussian = sum(isinstance(p, NoisySum) for p, _ in distinct.values())
   costs = [cost(p, n, unit, delta / max(gaussian, 1)) for p, n in distinct.values()]
@@ -197,7 +214,10 @@ def to_json(protection: Protection) -> Mapping[str, Any] | None:
   if protection is None:
     return None
   [kind] = [name for name, cls in _KINDS.items() if isinstance(protection, cls)]
-  return {'kind': kind, **protection._asdict()}
+  content = {'kind': kind, **protection._asdict()}
+  if isinstance(protection, NoisySum):
+    content['reports'] = to_json(protection.reports)
+  return content
 
 
 def from_json(content: Mapping[str, Any] | None) -> Protection:
@@ -210,6 +230,8 @@ def from_json(content: Mapping[str, Any] | None) -> Protection:
     return None
   try:
     values = dict(content)
+    if 'reports' in values:
+      values['reports'] = from_json(values['reports'])
     return _KINDS[values.pop('kind')](**values)
   except (KeyError, TypeError, ValueError) as error:
     raise ValueError(f'not a protection: {content!r}') from error

@@ -131,7 +131,7 @@ def _define_all():
        'the flips, so that --label_epsilon holds for the whole run.'),
       ('Privacy', real, 'client_dp_noise', 0.0,
        'DP-FedAvg: standard deviation of the noise on the sum of updates, in units of '
-       '--client_dp_clip; 0 for none. Clients then send nothing but updates.'),
+       '--client_dp_clip; 0 for none. In rounds clients then send nothing but updates.'),
       ('Privacy', real, 'client_dp_clip', 1.0, 'The norm that each update is cut to.'),
       ('Runtime', integer, 'max_concurrent_clients', 2, 'Clients computed at the same time.'),
       ('Run', text, 'root_dir', 'runs', 'Folder of run directories.'),

@@ -40,6 +40,6 @@ def train_on_reports(task: method.Task) -> method.Task:
 
 def declare(schedule: method.Schedule, task: method.Task) -> method.Schedule:
   """Returns the schedule in which whatever clients send is declared to depend on reports alone."""
-  return schedule.protected(
+  return schedule.with_reports(
       protection.LabelReports(task.model.num_classes, task.label_privacy.epsilon)
   )

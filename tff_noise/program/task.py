@@ -46,6 +46,8 @@ def prepare(
   if config.client_dp_noise and sum(bool(stage.rounds) for stage in schedule.stages) > 1:
     # The noise is a function of how often a process has run: two would draw the same.
     raise types.UsageError('--client_dp_noise is for methods of one stage')
+  if config.client_dp_noise and any(stage.poll for stage in schedule.stages):
+    raise types.UsageError('--client_dp_noise protects updates alone, and here clients send losses')
   if private:
     schedule = private_labels.declare(schedule, task)
   return Prepared(federation, task, schedule)
@@ -119,8 +121,8 @@ def build(
 
 
 def _client_noise(config, num_clients):
-  # Who comes late or is drawn for its loss is not drawn uniformly: no protection by sampling.
-  uniform = config.arrivals is None and 'poc' not in (config.method, config.base)
+  # Who comes late is not drawn uniformly from all: no protection by sampling.
+  uniform = config.arrivals is None
   return protection.NoisySum(
       config.client_dp_noise,
       config.client_dp_clip,
