@@ -88,6 +88,12 @@ class RelabelTest(parameterized.TestCase):
     result = relabel.relabel(_LABELS[:1], predictions, np.array([True]), confidence, strict)
     np.testing.assert_array_equal(result, [expected])
 
+  @parameterized.parameters((0.49999994, False, 1), (0.50000006, True, 0), (0.4999, False, 0))
+  def test_what_is_equal_but_for_rounding_is_equal(self, largest, strict, expected):
+    predictions = np.array([[0.1, largest]], np.float32)
+    result = relabel.relabel(_LABELS[:1], predictions, np.array([True]), 0.5, strict)
+    np.testing.assert_array_equal(result, [expected])
+
   @parameterized.parameters(False, True)
   def test_full_confidence(self, strict):
     predictions = np.array([[0.0, 1.0]], np.float32)

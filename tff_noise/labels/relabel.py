@@ -2,6 +2,9 @@
 
 import tensorflow as tf
 
+# A softmax of float32 is exact to a few units of its last digit, which differ between kinds of CPU.
+_ROUNDING = 1e-6
+
 
 def largest_losses(losses: tf.Tensor, candidates: tf.Tensor, ratio: float) -> tf.Tensor:
   """FedCorr, equation 6: `argmax_{D' in D_n, |D'| = pi |D_n|} L_CE(D')`.
@@ -43,6 +46,7 @@ def relabel(
     int32 `[n]`.
   """
   largest = tf.reduce_max(predictions, axis=1)
-  confident = largest > confidence if strict else largest >= confidence
+  # What is equal but for rounding is equal.
+  confident = largest > confidence + _ROUNDING if strict else largest >= confidence - _ROUNDING
   predicted = tf.argmax(predictions, axis=1, output_type=labels.dtype)
   return tf.where(tf.logical_and(chosen, confident), predicted, labels)
