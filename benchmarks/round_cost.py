@@ -12,17 +12,14 @@ control.
 import functools
 import os
 import sys
-import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
 
 import numpy as np
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=wrong-import-position
-import tensorflow as tf
-
+from benchmarks import contest
+from benchmarks import workloads
 from tff_noise import types
 from tff_noise.data import client_data
 from tff_noise.data import noise
@@ -41,24 +38,7 @@ from tff_noise.models import keras_model
 from tff_noise.program import runtime
 from tff_noise.selection import availability
 
-_IMAGE = (32, 32, 3)
-_NUM_CLASSES = 10
 _NUM_JUDGED_ON = 5000
-_WARM_UP = 1
-
-
-class Workload(NamedTuple):
-  """Contenders that take turns; each runs one round when called.
-
-  Attributes:
-    title: Printed.
-    repeats: How often each runs.
-    contenders: By name; ratios are to the first.
-  """
-
-  title: str
-  repeats: int
-  contenders: Mapping[str, Callable[[], Any]]
 
 
 def _round(process, datasets, *more):
@@ -68,36 +48,19 @@ def _round(process, datasets, *more):
 
 
 def _images(num_clients, size):
-  draw = np.random.default_rng(0)
   return [
-      client_data.client_dataset(
-          draw.integers(0, 256, (size, *_IMAGE)).astype(np.uint8),
-          draw.integers(0, _NUM_CLASSES, size),
-          i,
-      )
-      for i in range(num_clients)
+      client_data.client_dataset(x, y, client)
+      for client, (x, y) in enumerate(workloads.images(num_clients, size))
   ]
 
 
 def _cnn():
-  return keras_model.from_keras(architectures.cnn(_IMAGE, _NUM_CLASSES, pixel_scale=1 / 255))
-
-
-def _large_cnn():
-  """The small CNN with a wider dense layer: 1.6 M parameters."""
-  image = tf.keras.Input(_IMAGE, dtype=tf.uint8)
-  x = tf.keras.layers.Rescaling(1 / 255)(image)
-  for filters in (32, 64):
-    x = tf.keras.layers.Conv2D(filters, 5, padding='same', activation='relu')(x)
-    x = tf.keras.layers.MaxPooling2D()(x)
-  x = tf.keras.layers.Dense(380, activation='relu')(tf.keras.layers.Flatten()(x))
-  logits = tf.keras.layers.Dense(_NUM_CLASSES)(x)
-  return keras_model.from_keras(tf.keras.Model(image, [logits, x]))
+  return keras_model.from_keras(architectures.cnn(workloads.IMAGE, workloads.NUM_CLASSES, pixel_scale=1 / 255))
 
 
 def _label_communication(title, model, training, datasets, repeats):
   fed_avg = _round(plain.build_process(model, training=training).process, datasets)
-  return Workload(title, repeats, {
+  return contest.Workload(title, repeats, {
       'fedavg': fed_avg,
       'feddpcont': _round(feddpcont.build_process(model, training=training).process, datasets),
   })
@@ -145,7 +108,7 @@ def _label_correction(size, repeats):
   own = fedcorr.initial_local(examples)
   state = [uplink.ClientState(own, ())]
   weights = parts.finetune.process.initialize().global_model_weights
-  return Workload(f'FedCorr, a client of {size:,} images', repeats, {
+  return contest.Workload(f'FedCorr, a client of {size:,} images', repeats, {
       'training': _round(parts.finetune.process, datasets, state),
       'training, LID': _round(parts.preprocess.process, datasets, state),
       'mixture and relabelling': lambda: parts.correct.run(weights, datasets, [own]),
@@ -155,11 +118,11 @@ def _label_correction(size, repeats):
 def _judging(local_epochs, repeats):
   training = types.LocalTraining(local_epochs, 10, 0.01)
   datasets = _images(10, 500)
-  task = _task(_large_cnn(), training, 10, 500)
+  task = _task(keras_model.from_keras(workloads.large_cnn()), training, 10, 500)
   work = plain.cross_entropy_work(training)
   judged = task.build_process(work, judge=judges.validation(task.model, 5)).process
   [held] = _images(1, _NUM_JUDGED_ON)
-  return Workload(
+  return contest.Workload(
       f'ClipFL, 10 clients x 500 images, {local_epochs} epoch, 5,000 clean images', repeats, {
           'fedavg': _round(task.build_process(work).process, datasets),
           'judged': _round(judged, datasets, [uplink.ClientState()] * len(datasets), held),
@@ -176,36 +139,12 @@ _WORKLOADS = {
 }
 
 
-def _measure(workload):
-  """float64 seconds by contender; the order turns, so that no one always follows the same."""
-  names = list(workload.contenders)
-  turns = {**workload.contenders, f'{names[0]} again': workload.contenders[names[0]]}
-  names = list(turns)
-  seconds = {name: [] for name in names}
-  for repeat in range(workload.repeats + _WARM_UP):
-    first = repeat % len(names)
-    for name in names[first:] + names[:first]:
-      start = time.perf_counter()
-      turns[name]()
-      seconds[name].append(time.perf_counter() - start)
-  return {name: np.array(values[_WARM_UP:]) for name, values in seconds.items()}
-
-
 def main(names):
   """Prints the table of the workloads of these names; all without any."""
-  print('| workload | contender | median s a round | min - max | ratio to the first |')
-  print('| --- | --- | --- | --- | --- |')
+  contest.print_heading()
   with runtime.local(2):
     for name in names or _WORKLOADS:
-      workload = _WORKLOADS[name]()
-      seconds = _measure(workload)
-      first = np.median(next(iter(seconds.values())))
-      for contender, values in seconds.items():
-        print(
-            f'| {workload.title} | {contender} | {np.median(values):.4f} | {values.min():.4f} - '
-            f'{values.max():.4f} | {np.median(values) / first:.3f} |',
-            flush=True,
-        )
+      contest.run(_WORKLOADS[name]())
   return 0
 
 

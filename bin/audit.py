@@ -15,13 +15,20 @@ flags.DEFINE_string('run_dir', None, 'The directory of a run.', flag_values=_FLA
 flags.DEFINE_string('method', None, 'A method.', flag_values=_FLAGS)
 flags.DEFINE_boolean('mechanism', False, 'The label mechanism.', flag_values=_FLAGS)
 flags.DEFINE_string('out_dir', None, 'Where to write.', flag_values=_FLAGS)
-flags.DEFINE_float('delta', 1e-5, 'Of Gaussian mechanisms.', flag_values=_FLAGS)
+flags.DEFINE_float('delta', 1e-5, 'Of what a run costs.', flag_values=_FLAGS)
 flags.DEFINE_string('label_epsilon', '0.81', 'The claim.', flag_values=_FLAGS)
 flags.DEFINE_string('label_flips', 'driver', 'Who flips.', flag_values=_FLAGS)
 flags.DEFINE_integer('num_classes', 10, 'K.', flag_values=_FLAGS)
 flags.DEFINE_integer('trials', 20_000, 'Reports.', flag_values=_FLAGS)
 flags.DEFINE_float('alpha', 1e-6, 'Probability of a false alarm.', flag_values=_FLAGS)
 flags.DEFINE_boolean('help', False, 'Help.', flag_values=_FLAGS)
+
+# What is audited, and which of the flags of others have a meaning for it.
+_TAKES = {
+    'run_dir': {'delta'},
+    'method': {'delta', 'label_epsilon', 'label_flips'},
+    'mechanism': {'label_epsilon', 'label_flips', 'num_classes', 'trials', 'alpha'},
+}
 
 _HELP = """\
 Says what leaves a client, in what form, who sees it and what it costs, and checks that it is so.
@@ -39,7 +46,8 @@ Exit status 1 if anything fails.
       alpha is the probability of any false alarm.
 
   --delta [1e-05]
-      Of Gaussian mechanisms, in (0, 1); well below one over the number of clients.
+      At which a run or method is accounted for, in (0, 1); well below one over the number of
+      clients.
   --out_dir
       Write audit.html, audit.json and audit.txt there; for a run, by default into its directory."""
 
@@ -54,19 +62,16 @@ def _main(argv):
   if values.help:
     print(_HELP)
     return 0
-  if sum(bool(v) for v in (values.run_dir, values.method, values.mechanism)) != 1:
-    raise types.UsageError('one of --run_dir, --method and --mechanism is needed; see --help')
-  if rest and not values.method:
-    raise types.UsageError(f'{rest[0]!r} can be given with --method only')
-  for name in ('num_classes', 'trials', 'alpha'):
-    if values[name].present and not values.mechanism:
-      raise types.UsageError(f'--{name} can be given with --mechanism only')
-  if not 0 < values.delta < 1:
-    raise types.UsageError(f'--delta must be in (0, 1), got {values.delta}')
+  _check(values, rest)
   # They tell of hardware that is not there, and of caches that cannot be written.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   logging.getLogger('matplotlib').setLevel(logging.ERROR)
-  result = _audit(values, rest)
+  if values.mechanism:
+    result = _audit_mechanism(values)
+  elif values.method:
+    result = _audit_flags(values, rest)
+  else:
+    result = _audit_run(values)
   print(result.text())
   out_dir = values.out_dir or values.run_dir
   if out_dir:
@@ -76,35 +81,54 @@ def _main(argv):
   return int(result.failed)
 
 
-def _audit(values, rest):
-  if values.mechanism:
-    return _audit_mechanism(values)
-  if values.method:
-    from tff_noise.program import flags as train_flags
+def _check(values, rest):
+  asked = [name for name in _TAKES if values[name].value]
+  if len(asked) != 1:
+    raise types.UsageError('one of --run_dir, --method and --mechanism is needed; see --help')
+  if rest and not values.method:
+    raise types.UsageError(f'{rest[0]!r} can be given with --method only')
+  for name in sorted(set().union(*_TAKES.values()).difference(_TAKES[asked[0]])):
+    if values[name].present:
+      raise types.UsageError(f'--{name} cannot be given with --{asked[0]}')
+  if not 0 < values.delta < 1:
+    raise types.UsageError(f'--delta must be in (0, 1), got {values.delta}')
 
-    shared = ('method', 'label_epsilon', 'label_flips')
-    given = [f'--{name}={values[name].value}' for name in shared if values[name].present]
-    config = train_flags.config_from(train_flags.parse(['audit', *given, *rest]))
-    about = {'command': shlex.join(['bin/audit', *given, *rest])}
-    return _audit_method(f'Audit of --method={config.method}', config, values.delta, about)
+
+def _audit_flags(values, rest):
+  from tff_noise.program import flags as train_flags
+
+  shared = ('method', 'label_epsilon', 'label_flips')
+  given = [f'--{name}={values[name].value}' for name in shared if values[name].present]
+  config = train_flags.config_from(train_flags.parse(['audit', *given, *rest]))
+  about = {'command': shlex.join(['bin/audit', *given, *rest])}
+  return _audit_method(f'Audit of --method={config.method}', config, values.delta, about)
+
+
+def _audit_run(values):
   from tff_noise.audit import runs
+  from tff_noise.report import runs as report_runs
 
+  run = report_runs.read_run(values.run_dir)
   code, why_not = None, ''
   try:
-    from tff_noise.program import run_config
-
-    config = run_config.RunConfig(**_tuples(runs.config_flags(values.run_dir)))
-    scene = os.path.join(values.run_dir, 'scene.npz')
-    code = _audit_method('', config, values.delta, {}, scene)
+    scene = os.path.join(run.path, 'scene.npz')
+    code = _audit_method('', _config_of(run), values.delta, {}, scene)
   except types.UsageError as error:
     why_not = f'the method cannot be built here: {error}'
-  except TypeError:
-    why_not = 'the run has not the flags of this version, so its method cannot be built'
-  return runs.audit(values.run_dir, values.delta, code, why_not)
+  return runs.audit(run, values.delta, code, why_not)
 
 
-def _tuples(values):
-  return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+def _config_of(run):
+  from tff_noise.program import flags as train_flags
+  from tff_noise.program import run_config
+
+  # How a run is executed does not change what it sends.
+  execution = train_flags.config_from(train_flags.parse(['audit'])).execution()
+  identity = {k: tuple(v) if isinstance(v, list) else v for k, v in run.flags.items()}
+  try:
+    return run_config.RunConfig(**identity, **execution)
+  except TypeError as error:
+    raise types.UsageError('the run has not the flags of this version') from error
 
 
 def _audit_method(title, config, delta, about, scene=None):

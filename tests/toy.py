@@ -1,8 +1,11 @@
 """A model of four weights and data small enough to compute by hand."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 
+from tff_noise import types
 from tff_noise.data import client_data
 from tff_noise.models import keras_model
 
@@ -24,3 +27,14 @@ def linear_model(norm: str | None = None) -> keras_model.KerasModel:
 def client(index: int, x: list[list[float]], y: list[int]) -> tf.data.Dataset:
   """One client of the linear model."""
   return client_data.client_dataset(np.array(x, np.float32).reshape(-1, 2), np.array(y), index)
+
+
+def two_corners(sizes: Sequence[int]) -> types.Federation:
+  """Clients with points around two corners, a third of the labels at random."""
+  draw = np.random.default_rng(0)
+  clients = []
+  for n in sizes:
+    y = draw.integers(0, 2, n).astype(np.int32)
+    x = (np.eye(2)[y] + draw.normal(0, 0.3, (n, 2))).astype(np.float32)
+    clients.append(types.ClientExamples(x, (y + (draw.random(n) < 0.3)) % 2, np.arange(n)))
+  return types.Federation(tuple(clients), 2, 3)

@@ -9,10 +9,12 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from tests.report import run_files
+from tff_noise import types
 from tff_noise.audit import finding
 from tff_noise.audit import runs
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
+from tff_noise.report import runs as report_runs
 
 _PASSED, _FAILED, _NO_EVIDENCE = finding.Verdict
 _ROUNDS = 4
@@ -51,8 +53,8 @@ class RunsTest(parameterized.TestCase):
     with open(self._file(name), 'w', encoding='utf-8') as file:
       json.dump(content, file)
 
-  def _audit(self, code=None, why_not='no data'):
-    return runs.audit(self.run_, 1e-5, code, why_not)
+  def _audit(self, code=None, why_not='no data', delta=1e-5):
+    return runs.audit(report_runs.read_run(self.run_), delta, code, why_not)
 
   def _verdicts(self, audit):
     return {f.name.split(':')[0]: f.verdict for f in audit.findings if f.verdict is not _PASSED}
@@ -77,6 +79,14 @@ class RunsTest(parameterized.TestCase):
     for expected in ('labels', '1 to 4', 'no finite epsilon', '0.81', 'privacy blanket'):
       self.assertIn(expected, text)
 
+  def test_says_what_it_costs_at_another_delta(self):
+    audit = self._audit(delta=1e-3)
+    self.assertEqual(audit.content['privacy']['releases'][0]['central_epsilon']['delta'], 1e-3)
+    self.assertIn('at delta 0.001', ' '.join(audit.text().split()))
+    self.assertNotIn('1e-05', audit.text())
+    # The run's own totals are still checked at the delta it wrote them with.
+    self.assertEqual(self._verdicts(audit), {'uplink.json': _NO_EVIDENCE})
+
   @parameterized.parameters(
       ('ledger.jsonl', '"clients": 20', '"clients": 21', 'line 1'),
       ('uplink.json', '"reason": "why"', '"reason": "because"', 'line 1'),
@@ -98,6 +108,16 @@ class RunsTest(parameterized.TestCase):
     audit = self._audit()
     self.assertIn('round 4 has none', ' '.join(f.detail for f in audit.findings))
     self.assertTrue(audit.failed)
+
+  def test_declaration_that_cannot_be_read_is_refused(self):
+    os.remove(self._file('ledger.jsonl'))
+    self._dump('uplink.json', [{'name': 'labels', 'disclosure': 'sum'}])
+    with self.assertRaisesRegex(types.UsageError, 'does not say what protects'):
+      self._audit()
+    for name in ('uplink.json', 'summary.json', 'privacy.json'):
+      os.remove(self._file(name))
+    with self.assertRaisesRegex(types.UsageError, 'has no uplink.json'):
+      self._audit()
 
   def test_a_missing_ledger_is_found(self):
     os.remove(self._file('ledger.jsonl'))

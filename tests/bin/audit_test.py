@@ -53,12 +53,14 @@ class AuditTest(parameterized.TestCase):
       ((), 'one of --run_dir, --method and --mechanism'),
       (('--mechanism', '--method=fedavg'), 'one of'),
       (('--mechanism', '--rounds=3'), "'--rounds=3' can be given with --method only"),
-      (('--method=fedavg', '--trials=3'), '--trials can be given with --mechanism only'),
+      (('--method=fedavg', '--trials=3'), '--trials cannot be given with --method'),
       (('--method=nothing',), '--method must be one of'),
       (('--method=fedavg', '--roundz=3'), 'roundz'),
       (('--mechanism', '--label_epsilon=-1'), 'epsilon must be a positive decimal'),
       (('--mechanism', '--label_flips=server'), '--label_flips must be one of driver, client'),
-      (('--mechanism', '--delta=0'), '--delta'),
+      (('--method=fedavg', '--delta=0'), '--delta must be in (0, 1), got 0'),
+      (('--mechanism', '--delta=0.1'), '--delta cannot be given with --mechanism'),
+      (('--run_dir=x', '--label_epsilon=1'), '--label_epsilon cannot be given with --run_dir'),
       (('--run_dir=/nowhere/at/all',), 'not a run'),
   )
   def test_mistakes_are_one_line_and_status_2(self, flags, message):

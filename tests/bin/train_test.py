@@ -190,7 +190,7 @@ class FedCorrTest(absltest.TestCase):
     )
     status, out, err = _run(*arguments, '--run_name=whole')
     self.assertEqual(status, 0, err)
-    self.assertIn('reports of single clients', ' '.join(out.split()))
+    self.assertIn('lid of single clients', ' '.join(out.split()))
     process = _start(*arguments, '--run_name=killed')
     # In the middle of the second iteration, after labels were corrected for the first time.
     metrics = os.path.join(root, 'killed', 'metrics.csv')

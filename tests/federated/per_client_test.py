@@ -81,6 +81,7 @@ class FieldsTest(federated_test_case.FederatedTestCase):
   def test_one_struct_of_all_reports_seen_by_client(self):
     (field,) = per_client.fields(_REPORTS)
     self.assertIs(field.disclosure, uplink.Disclosure.PER_CLIENT)
+    self.assertEqual(field.name, 'score, count of single clients')
     self.assertEqual(field.type_spec, '<client=int32,score=float32,count=int32>')
     self.assertEqual((field.lower, field.upper, field.num_bytes), (-1.0, 50.0, 12))
     self.assertEqual(field.reason, 'score: a test; count: another test')

@@ -46,14 +46,7 @@ _BEFORE_USUAL = 6 + 2
 
 @functools.cache
 def _federation():
-  """Points around two corners, a third of the labels at random."""
-  draw = np.random.default_rng(0)
-  clients = []
-  for n in _SIZES:
-    y = draw.integers(0, 2, n).astype(np.int32)
-    x = (np.eye(2)[y] + draw.normal(0, 0.3, (n, 2))).astype(np.float32)
-    clients.append(types.ClientExamples(x, (y + (draw.random(n) < 0.3)) % 2, np.arange(n)))
-  return types.Federation(tuple(clients), 2, 3)
+  return toy.two_corners(_SIZES)
 
 
 def _task(base='', norm=None, **changes):

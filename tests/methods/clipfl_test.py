@@ -1,9 +1,7 @@
 """ClipFL: candidacies by hand, who is pruned, and what the change of phase keeps."""
 
-import asyncio
 import functools
 import os
-import shutil
 
 import numpy as np
 import tensorflow as tf
@@ -29,8 +27,6 @@ from tff_noise.models import keras_model
 from tff_noise.optimizers import registry
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
-from tff_noise.program import managers
-from tff_noise.program import run_directory
 from tff_noise.program import training
 from tff_noise.selection import availability
 from tff_noise.selection import candidacy
@@ -475,43 +471,21 @@ class LedgerTest(federated_test_case.FederatedTestCase):
 
 class ResumeTest(federated_test_case.FederatedTestCase):
 
-  def _run(self, schedule, folder, copies=None):
-    """Runs in `folder`; puts a copy of it as it is after each round into `copies`."""
-    run_dir, federation = run_directory.RunDirectory(folder), _federation()
-
-    def on_round(result):
-      if copies is not None:
-        shutil.copytree(folder, os.path.join(copies, str(result.round_num)))
-
-    state = asyncio.run(
-        training.run_schedule(
-            schedule=schedule,
-            federation=federation,
-            datasets=client_data.federation_datasets(federation),
-            evaluations={},
-            state_manager=managers.build_state_manager(run_dir),
-            metrics_managers=managers.build_metrics_managers(run_dir),
-            timing_manager=managers.build_timing_manager(run_dir),
-            on_round=on_round,
-            eval_every=1,
-            checkpoint_every=1,
-            ledger=federated_test_case.open_ledger(schedule, run_dir.file('ledger.jsonl')),
-        )
-    )
-    with open(run_dir.file('metrics.csv'), encoding='utf-8') as file:
-      return state, file.read()
-
   @parameterized.parameters((None, 'validation'), (None, 'lid'), ('scaffold', 'validation'),
                             ('feddyn', 'lid'), ('fedadam', 'agreement'))
   def test_from_every_round_to_the_same_numbers(self, base, judge):
     schedule = _schedule(base, judge=judge)
     copies = self.create_tempdir().full_path
-    whole, metrics = self._run(schedule, self.create_tempdir().full_path, copies)
+    whole, metrics = federated_test_case.run(
+        schedule, _federation(), self.create_tempdir().full_path, copies
+    )
     self.assertEqual(whole.round_num, 6)
     self.assertEqual(whole.records['pruned'].sum(), 4)
     for stopped_after in range(1, 6):
       with self.subTest(stopped_after):
-        state, resumed = self._run(schedule, os.path.join(copies, str(stopped_after)))
+        state, resumed = federated_test_case.run(
+            schedule, _federation(), os.path.join(copies, str(stopped_after))
+        )
         self.assertEqual(resumed, metrics)
         for part in ('server', 'participations', 'records', 'local', 'local_optimizer'):
           for a, b in zip(

@@ -1,11 +1,9 @@
 """What every registered method must hold; a new method is picked up from the registry."""
 
-import asyncio
 import dataclasses
 import functools
 import json
 import os
-import shutil
 from unittest import mock
 
 import numpy as np
@@ -18,7 +16,6 @@ from tensorflow_federated.python.core.impl.computation import computation_impl
 from tests import federated_test_case
 from tests import toy
 from tff_noise import types
-from tff_noise.data import client_data
 from tff_noise.federated import aggregation
 from tff_noise.federated import compose
 from tff_noise.federated import disclosure
@@ -28,8 +25,6 @@ from tff_noise.methods import method as method_lib
 from tff_noise.methods import registry
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
-from tff_noise.program import managers
-from tff_noise.program import run_directory
 from tff_noise.program import training
 from tff_noise.selection import availability as availability_lib
 
@@ -122,32 +117,10 @@ class ContractTest(federated_test_case.FederatedTestCase):
 
   def _run(self, schedule, folder, copies=None):
     """Runs in `folder`; puts a copy of it as it is after each round into `copies`."""
-    run_dir = run_directory.RunDirectory(folder)
-    federation = _federation()
     evaluate = evaluation.build_evaluation(toy.linear_model('batch'))
     test_examples = types.Examples(np.eye(2, dtype=np.float32), np.array([0, 1], np.int32))
-
-    def on_round(result):
-      if copies is not None:
-        shutil.copytree(folder, os.path.join(copies, str(result.round_num)))
-
-    state = asyncio.run(
-        training.run_schedule(
-            schedule=schedule,
-            federation=federation,
-            datasets=client_data.federation_datasets(federation),
-            evaluations={'test': evaluation.build_evaluator(evaluate, test_examples)},
-            state_manager=managers.build_state_manager(run_dir),
-            metrics_managers=managers.build_metrics_managers(run_dir),
-            timing_manager=managers.build_timing_manager(run_dir),
-            on_round=on_round,
-            eval_every=1,
-            checkpoint_every=1,
-            ledger=federated_test_case.open_ledger(schedule, run_dir.file('ledger.jsonl')),
-        )
-    )
-    with open(run_dir.file('metrics.csv'), encoding='utf-8') as file:
-      return state, file.read()
+    evaluations = {'test': evaluation.build_evaluator(evaluate, test_examples)}
+    return federated_test_case.run(schedule, _federation(), folder, copies, evaluations)
 
   @parameterized.named_parameters(*_ALL)
   def test_names_and_parameters(self, name):

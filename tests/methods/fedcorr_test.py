@@ -73,14 +73,7 @@ def _task(sizes, **changes):
 
 
 def _federation(sizes=(5, 8, 3, 6, 7, 4)):
-  """Points around two corners, a third of the labels at random."""
-  draw = np.random.default_rng(0)
-  clients = []
-  for n in sizes:
-    y = draw.integers(0, 2, n).astype(np.int32)
-    x = (np.eye(2)[y] + draw.normal(0, 0.3, (n, 2))).astype(np.float32)
-    clients.append(types.ClientExamples(x, (y + (draw.random(n) < 0.3)) % 2, np.arange(n)))
-  return types.Federation(tuple(clients), 2, 3)
+  return toy.two_corners(sizes)
 
 
 def _schedule(federation, params, **changes):
@@ -240,55 +233,6 @@ class PlanTest(parameterized.TestCase):
 
   def test_no_iteration_has_no_round(self):
     self.assertEqual(fedcorr.plan_iterations(_task([9] * 4), 0, 1), ([], ()))
-
-
-class ProximalGradientTest(parameterized.TestCase):
-
-  def setUp(self):
-    super().setUp()
-    draw = np.random.default_rng(0)
-
-    def tensors():
-      return [tf.constant(draw.normal(size=s), tf.float32) for s in ((2, 3), (4,))]
-
-    self.weights, self.anchor, self.gradients = tensors(), tensors(), tensors()
-
-  def _added(self, strength, *, squared, first_step=False, weights=None):
-    result = fedcorr_clients.proximal_gradient(
-        self.gradients, weights or self.weights, self.anchor, tf.constant(strength),
-        squared=squared, first_step=tf.constant(first_step),
-    )
-    return [r - g for r, g in zip(result, self.gradients, strict=True)]
-
-  @parameterized.parameters(True, False)
-  def test_closed_form_and_automatic_differentiation(self, squared):
-    with tf.GradientTape() as tape:
-      tape.watch(self.weights)
-      squares = tf.add_n(
-          [tf.reduce_sum((w - a) ** 2) for w, a in zip(self.weights, self.anchor, strict=True)]
-      )
-      term = 1.5 * (squares if squared else tf.sqrt(squares))
-    derived = tape.gradient(term, self.weights)
-    factor = 2 * 1.5 if squared else 1.5 / np.sqrt(squares)
-    for found, by_tape, w, a in zip(
-        self._added(1.5, squared=squared), derived, self.weights, self.anchor, strict=True
-    ):
-      np.testing.assert_allclose(found, factor * (w - a), atol=1e-5)
-      np.testing.assert_allclose(found, by_tape, atol=1e-5)
-
-  def test_norm_has_none_in_the_first_step_of_an_epoch(self):
-    for found in self._added(1.5, squared=False, first_step=True):
-      np.testing.assert_array_equal(found, np.zeros_like(found))
-    for found in self._added(1.5, squared=True, first_step=True):
-      self.assertGreater(np.abs(found).max(), 0.1)
-
-  @parameterized.product(squared=(True, False), first_step=(True, False))
-  def test_zero_without_noise_and_at_the_anchor(self, squared, first_step):
-    at = {'squared': squared, 'first_step': first_step}
-    for found in (
-        *self._added(0.0, **at), *self._added(1.5, weights=self.anchor, **at)
-    ):
-      np.testing.assert_array_equal(found, np.zeros_like(found))
 
 
 # 2-D points for the linear model with weights 1: logits are the coordinates. Of each: its label;
@@ -564,6 +508,11 @@ class PreprocessingTest(federated_test_case.FederatedTestCase):
     np.testing.assert_array_equal(self._pull(proximal_term='norm', epochs=3), np.zeros((2, 2)))
     self.assertGreater(np.abs(self._pull(proximal_term='squared', epochs=3)).max(), 1e-3)
 
+  def test_norm_pulls_as_strongly_from_wherever_the_model_is(self):
+    # The second step, by lr * beta * mu.
+    pull = self._pull(proximal_term='norm', steps=2, noise_level=0.6)
+    self.assertAlmostEqual(np.linalg.norm(pull), 0.1 * 0.5 * 0.6, places=5)
+
   @parameterized.parameters('squared', 'norm')
   def test_client_without_noise_is_not_pulled(self, term):
     setting = {'noise_level': 0.0, 'steps': 2, 'epochs': 2}
@@ -774,12 +723,15 @@ class UplinkTest(federated_test_case.FederatedTestCase):
     by_name = {f.name: f for f in preprocess}
     self.assertEqual(by_name['update'].disclosure is _PER_CLIENT, alone)
     self.assertEqual('the sum is its own' in by_name['update'].reason, alone)
-    self.assertIs(by_name['reports of single clients'].disclosure, _PER_CLIENT)
+    self.assertIs(by_name['lid of single clients'].disclosure, _PER_CLIENT)
     self.assertNotIn(_PER_CLIENT, {f.disclosure for f in train})
-    reports = [f for f in schedule.fields if f.name == 'reports of single clients']
+    reports = [f for f in schedule.fields if f.name.endswith(' of single clients')]
     self.assertEqual(
-        [f.type_spec for f in reports],
-        ['<client=int32,noise=float32>', '<client=int32,lid=float32>'],
+        {f.name: f.type_spec for f in reports},
+        {
+            'noise of single clients': '<client=int32,noise=float32>',
+            'lid of single clients': '<client=int32,lid=float32>',
+        },
     )
     self.assertEqual({f.disclosure for f in reports}, {_PER_CLIENT})
     models = [

@@ -8,6 +8,7 @@ import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from tff_noise.privacy import amplification
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
 
@@ -233,10 +234,10 @@ class TotalsTest(_Case):
 
 class JsonTest(_Case):
 
-  def _content(self, *fields, declared=_DECLARED):
+  def _content(self, *fields, declared=_DECLARED, delta=ledger.DELTA):
     entries = [ledger.Entry(i, 'train', f, 10, 'a') for i, f in enumerate(fields)]
     # `allow_nan=False` refuses Infinity, which other languages' parsers cannot read.
-    return json.loads(json.dumps(ledger.to_json(entries, declared), allow_nan=False))
+    return json.loads(json.dumps(ledger.to_json(entries, declared, delta), allow_nan=False))
 
   def test_infinity_is_text(self):
     content = self._content((0,), (1, 2))
@@ -246,6 +247,22 @@ class JsonTest(_Case):
     self.assertEqual([r['status'] for r in content['releases']], ['proved', 'none', 'proved'])
     self.assertEqual([t['epsilon'] for t in content['totals']], ['inf'] * 3)
     self.assertEqual([t['unit'] for t in content['totals']], [u.value for u in protection.Unit])
+
+  @parameterized.parameters(1e-3, 1e-7)
+  def test_says_at_which_delta_bounds_of_a_sum_hold_and_of_what(self, delta):
+    labels, update = self._content((0,), (1,), delta=delta)['releases']
+    bounds = labels['central_epsilon']
+    expected = amplification.central_epsilon(_REPORTS.mechanism, 1000, delta)
+    self.assertEqual({name: bounds[name] for name in expected._fields}, expected._asdict())
+    self.assertEqual(bounds['delta'], delta)
+    self.assertIn('of this sum alone, not of the run', bounds['holds'])
+    self.assertIsNone(update['central_epsilon'])
+
+  @parameterized.parameters(({},), ({'protection': {'kind': 'magic'}},))
+  def test_declaration_without_protections_is_refused(self, changes):
+    declared = [{'name': 'labels', 'disclosure': 'sum', **changes}]
+    with self.assertRaisesRegex(ledger.LedgerError, 'does not say what protects'):
+      self._content(declared=declared)
 
   def test_says_that_updates_and_simulation_protect_nobody(self):
     statement = self._content((0,), (1, 2))['statement']
@@ -264,7 +281,7 @@ class JsonTest(_Case):
   def test_names_what_the_server_sees_of_single_clients(self):
     declared = [{**_declare(lid=None)[0], 'disclosure': 'per client'}]
     statement = self._content((0,), declared=declared)['statement']
-    self.assertIn('Of single clients the server sees: lid.', statement)
+    self.assertIn('One by one, not in sums, the server sees: lid.', statement)
 
   def test_is_one_paragraph(self):
     for fields in ([(0,), (1, 2)], [(1, 2)], [(0,)]):

@@ -87,7 +87,6 @@ class TotalTest(parameterized.TestCase):
     self.assertEqual(_total({_NOISE: 1, _REPORTS: 1}, _CLIENT).epsilon, math.inf)
     self.assertLess(_total({_NOISE: 1}, _CLIENT).epsilon, math.inf)
 
-
   def test_noise_on_what_is_computed_from_reports_costs_labels_the_reports(self):
     both = protection.with_reports(_NOISE, _REPORTS)
     self.assertAlmostEqual(_total({both: 30, _REPORTS: 1}).epsilon, 0.81, places=12)
@@ -122,8 +121,9 @@ class JsonTest(parameterized.TestCase):
       (None, 'none: computed from the true local data', 'no finite epsilon'),
   )
   def test_is_told_in_plain_words(self, shield, mechanism, accounting):
-    self.assertIn(mechanism, protection.describe(shield))
-    self.assertIn(accounting, protection.accounting(shield))
+    words = protection.describe(shield)
+    self.assertIn(mechanism, words.mechanism)
+    self.assertIn(accounting, words.accounting)
 
 
 if __name__ == '__main__':

@@ -336,6 +336,18 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     self.assertEmpty(state.server.client_work['hparams'])
     self.assertEqual([int(v) for v in state.local], (30 + state.participations).tolist())
 
+  def _stop_and_go_on(self, schedule, rounds, assert_same):
+    """Stops the last run after each of its rounds, and compares the state it then ends in."""
+    for stop_after in range(1, rounds):
+      with self.subTest(stop_after):
+        run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
+        with self.assertRaises(_Stop):
+          self._run(schedule, stop_after=stop_after, run_dir=run_dir, checkpoint_every=1)
+        state, results = self._run(schedule, run_dir=run_dir, checkpoint_every=1)
+        self.assertEqual(results[0].round_num, stop_after + 1)
+        self.assertEqual(self._metrics(run_dir), self._metrics(self.run_dir))
+        assert_same(state)
+
   def test_interrupted_anywhere_it_ends_the_same_where_stages_differ(self):
     schedule = _schedule(
         _judging_stage('judge', 4, step_ends=(2, 4)),
@@ -344,20 +356,16 @@ class TrainingTest(federated_test_case.FederatedTestCase):
         _handing_over(_judging_stage('again', 2)),
     )
     whole, _ = self._run(schedule)
-    for stop_after in range(1, 8):
-      with self.subTest(stop_after):
-        run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
-        with self.assertRaises(_Stop):
-          self._run(schedule, stop_after=stop_after, run_dir=run_dir, checkpoint_every=1)
-        state, results = self._run(schedule, run_dir=run_dir, checkpoint_every=1)
-        self.assertEqual(results[0].round_num, stop_after + 1)
-        self.assertEqual(self._metrics(run_dir), self._metrics(self.run_dir))
-        tf.nest.map_structure(
-            np.testing.assert_array_equal, state.server.global_model_weights.trainable,
-            whole.server.global_model_weights.trainable,
-        )
-        np.testing.assert_array_equal(state.records['norms'], whole.records['norms'])
-        self.assertEqual([int(v) for v in state.local], [int(v) for v in whole.local])
+
+    def assert_same(state):
+      tf.nest.map_structure(
+          np.testing.assert_array_equal, state.server.global_model_weights.trainable,
+          whole.server.global_model_weights.trainable,
+      )
+      np.testing.assert_array_equal(state.records['norms'], whole.records['norms'])
+      self.assertEqual([int(v) for v in state.local], [int(v) for v in whole.local])
+
+    self._stop_and_go_on(schedule, 8, assert_same)
 
   def test_optimizer_states_are_keyed_by_client_whatever_the_order_of_the_cohort(self):
     for cohort in ([3, 0], [0, 3]):
@@ -601,15 +609,7 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     )
     whole, _ = self._run(schedule)
     self.assertLen(whole.local_optimizer, _CLIENTS)
-    for stop_after in range(1, 9):
-      with self.subTest(stop_after):
-        run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
-        with self.assertRaises(_Stop):
-          self._run(schedule, stop_after=stop_after, run_dir=run_dir, checkpoint_every=1)
-        state, results = self._run(schedule, run_dir=run_dir, checkpoint_every=1)
-        self.assertEqual(results[0].round_num, stop_after + 1)
-        self.assertEqual(self._metrics(run_dir), self._metrics(self.run_dir))
-        self._assert_same_bits(state, whole)
+    self._stop_and_go_on(schedule, 9, lambda state: self._assert_same_bits(state, whole))
 
   def _assert_same_bits(self, first, second):
     tf.nest.assert_same_structure(first, second)

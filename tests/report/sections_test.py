@@ -231,12 +231,16 @@ class ContentTest(SectionsTestCase):
   def test_bounds_of_a_secure_sum_are_told_where_there_are_some(self):
     release = {
         **run_files.PRIVACY['releases'][0], 'name': 'label histogram', 'epsilon': 0.81,
-        'central_epsilon': {'lower': 0.0123, 'upper': 0.0456},
+        'central_epsilon': {
+            'lower': 0.0123, 'upper': 0.0456, 'delta': 1e-7, 'holds': 'of this sum alone',
+        },
     }
     privacy = {**run_files.PRIVACY, 'releases': [release]}
     _, _, bounds = self._build(self._run(privacy=privacy))['What it cost in privacy']
-    self.assertRegex(
-        bounds.text, '^If the sum of the label histogram .* between 0.0123 and 0.0456 at delta'
+    self.assertEqual(
+        bounds.text,
+        'Central epsilon of the label histogram: between 0.0123 and 0.0456 at delta 1e-07 (privacy '
+        'blanket; Balle et al. 2019). That is of this sum alone.',
     )
 
   def test_finite_epsilon(self):

@@ -84,7 +84,7 @@ def audit(
     title: Of the audit.
     schedule: The method.
     num_clients: C.
-    delta: Of Gaussian mechanisms, in (0, 1).
+    delta: Of Gaussian mechanisms and central bounds, in (0, 1).
     about: What was audited, by name.
   """
   found = of_schedule(schedule)

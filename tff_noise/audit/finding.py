@@ -100,15 +100,20 @@ def _text(block: blocks.Block) -> Sequence[str]:
   if isinstance(block, blocks.Table):
     return [*_aligned([row for row in (block.header, *block.rows) if any(row)]), '']
   if isinstance(block, blocks.Text):
-    return [*textwrap.wrap(block.text, _LINE), '']
+    return [*_wrapped(block.text, _LINE), '']
   return []
+
+
+def _wrapped(text, width):
+  # A flag that is cut behind its first hyphen cannot be copied.
+  return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def _aligned(rows):
   """Lines of a table whose long cells go over several lines."""
   limit = max(_CELL, _LINE // len(rows[0]))
   cells = [
-      [textwrap.wrap(c.short if isinstance(c, blocks.Folded) else c, limit) or [''] for c in row]
+      [_wrapped(c.short if isinstance(c, blocks.Folded) else c, limit) or [''] for c in row]
       for row in rows
   ]
   columns = zip(*cells, strict=True)

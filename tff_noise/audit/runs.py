@@ -11,7 +11,6 @@ from tff_noise import types
 from tff_noise.audit import finding
 from tff_noise.privacy import ledger
 from tff_noise.program import code_version
-from tff_noise.program import run_directory
 from tff_noise.report import blocks
 from tff_noise.report import runs
 from tff_noise.report import sections
@@ -25,21 +24,23 @@ _PER_CLIENT = 'per client'
 _CODE = 'uplink.json: is what this code sends'
 
 
-def audit(run_path: str, delta: float, code: finding.Audit | None, why_not: str) -> finding.Audit:
+def audit(
+    run: runs.Run, delta: float, code: finding.Audit | None, why_not: str
+) -> finding.Audit:
   """Audits a run.
 
   Args:
-    run_path: The run directory, of a run that is finished or not.
-    delta: Of Gaussian mechanisms, in (0, 1).
+    run: It may be finished or not.
+    delta: Of Gaussian mechanisms and central bounds, in (0, 1).
     code: The audit of the run's method as this code builds it; None if it cannot be built.
     why_not: Why not.
 
   Raises:
-    types.UsageError: If it is no run, or its declaration cannot be read.
+    types.UsageError: If it has no declaration, or one that cannot be read.
   """
-  run = runs.read_run(run_path)
-  directory = run_directory.locate(*os.path.split(os.path.abspath(run_path)))
-  declared = run_directory.read_json(directory.file('uplink.json'))
+  if run.uplink is None:
+    raise types.UsageError(f'{run.path} has no uplink.json: what may leave clients is not declared')
+  declared = run.uplink
   title = f'Audit of run {run.name}'
   evidence = [
       finding.about({
@@ -54,7 +55,7 @@ def audit(run_path: str, delta: float, code: finding.Audit | None, why_not: str)
   ]
   by_code = _by_code(run, declared, code, why_not)
   try:
-    entries, head = ledger.read(directory.file('ledger.jsonl'), declared)
+    entries, head = ledger.read(os.path.join(run.path, 'ledger.jsonl'), declared)
   except ledger.LedgerError as error:
     broken = finding.failed(_CHAIN, str(error))
     return finding.Audit(title, (broken, *by_code), tuple(evidence), {'declared': declared})
@@ -106,7 +107,8 @@ def _totals(run, entries, declared):
   expected = json.loads(json.dumps(ledger.to_json(entries, declared)))
   for name in expected:
     if not _close(run.privacy.get(name), expected[name]):
-      return finding.failed(_TOTALS, f'its {name} are not those of the ledger')
+      other = '' if _same_code(run) else '; other code wrote it, whose words may differ'
+      return finding.failed(_TOTALS, f'its {name} are not those of the ledger{other}')
   costs = [f'{t["epsilon"]} for {t["unit"]}' for t in expected['totals']]
   return finding.passed(_TOTALS, 'epsilon ' + ', '.join(costs))
 
@@ -128,14 +130,17 @@ def _by_code(run, declared, code, why_not):
     return (finding.no_evidence(_CODE, why_not),)
   if code.content['declared'] != declared:
     return (finding.failed(_CODE, _difference(code.content['declared'], declared)), *code.findings)
-  same = run.code == code_version.digest()
-  remark = 'the code that made the run' if same else 'not the code that made the run'
+  remark = 'the code that made the run' if _same_code(run) else 'not the code that made the run'
   return (finding.passed(_CODE, f'{len(declared)} values; {remark}'), *code.findings)
+
+
+def _same_code(run):
+  return run.code == code_version.digest()
 
 
 def _difference(now: Sequence[Mapping[str, Any]], then: Sequence[Mapping[str, Any]]) -> str:
   new = [field['name'] for field in now if field not in then]
-  gone = [field['name'] for field in then if field not in now]
+  gone = [str(field.get('name')) for field in then if field not in now]
   parts = [f'{what}: {", ".join(names)}' for what, names in (
       ('this code sends what the run did not declare', new),
       ('the run declares what this code does not send', gone),
@@ -162,16 +167,3 @@ def _entries(entries, declared):
     ))
   header = ('stage', 'values', 'rounds', 'times', 'clients', 'different cohorts')
   return blocks.Table(header, rows)
-
-
-def config_flags(run_path: str) -> Mapping[str, Any]:
-  """Returns the flags of a run.
-
-  Raises:
-    types.UsageError: If it is no run.
-  """
-  directory = run_directory.locate(*os.path.split(os.path.abspath(run_path)))
-  if not directory.exists:
-    raise types.UsageError(f'{run_path} is not a run directory')
-  config = run_directory.read_json(directory.file('config.json'))
-  return {**config['flags'], **config['execution']}

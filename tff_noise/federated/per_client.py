@@ -91,10 +91,11 @@ def fields(reports: tuple[uplink.UplinkReport, ...]) -> tuple[uplink.UplinkField
   if not reports:
     return ()
   row_type = reports_type(reports)
+  names = ', '.join(r.name for r in reports)
   reasons = '; '.join(f'{r.name}: {r.reason}' for r in reports)
   return (
       uplink.UplinkField(
-          'reports of single clients',
+          f'{names} of single clients',
           str(row_type),
           INTRINSIC,
           uplink.Disclosure.PER_CLIENT,

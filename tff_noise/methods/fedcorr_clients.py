@@ -23,33 +23,10 @@ from tff_noise.federated import uplink
 from tff_noise.labels import relabel
 from tff_noise.methods import method
 from tff_noise.models import losses
+from tff_noise.optimizers import fed_prox
 
 if TYPE_CHECKING:
   from tff_noise.methods import fedcorr
-
-
-def proximal_gradient(gradients, weights, anchor, strength, *, squared: bool, first_step):
-  """Adds the gradient of the proximal term to `gradients`.
-
-  Equation 5: `strength ||w - w'||^2`, whose gradient is `2 strength (w - w')`. The public code's
-  `strength ||w - w'||` has `strength (w - w') / ||w - w'||`, and none in an epoch's first step.
-
-  Args:
-    gradients: Of the loss.
-    weights: w.
-    anchor: w'.
-    strength: beta times the client's estimated noise, a scalar.
-    squared: Which of the two.
-    first_step: bool, whether this is the first step of an epoch.
-  """
-  differences = [w - a for w, a in zip(weights, anchor, strict=True)]
-  if squared:
-    factor = 2 * strength
-  else:
-    factor = tf.where(
-        first_step, 0.0, tf.math.divide_no_nan(strength, tf.linalg.global_norm(differences))
-    )
-  return [g + factor * d for g, d in zip(gradients, differences, strict=True)]
 
 
 def _local_type():
@@ -138,20 +115,21 @@ def _mixup_loss(form: types.CrossEntropy):
 def _preprocessing(task, params):
   """What pre-processing adds to local training: the proximal term and the statistics."""
   from_iteration = params.proximal > 0 and params.follows('proximal_anchor') == 'iteration'
+  term = params.follows('proximal_term')
   augmented = _on_augmented(task, params)
 
   def gradient(inputs):
     anchor = inputs.anchor
     if from_iteration:
       anchor = _split_anchor(inputs.hparams['anchor'], inputs.weights)
-    return proximal_gradient(
-        inputs.gradients,
-        inputs.weights,
-        anchor,
-        params.proximal * inputs.local['noise'],
-        squared=params.follows('proximal_term') == 'squared',
-        first_step=tf.equal(inputs.epoch_step, 0),
-    )
+    strength = params.proximal * inputs.local['noise']
+    if term == 'squared':
+      # Equation 5 has no half before the square.
+      strength *= 2
+    else:
+      # The public code has none in an epoch's first step.
+      strength = tf.where(tf.equal(inputs.epoch_step, 0), 0.0, strength)
+    return fed_prox.add_proximal(inputs.gradients, inputs.weights, anchor, strength, term)
 
   def finish(inputs):
     logits = inputs.predict(augmented)

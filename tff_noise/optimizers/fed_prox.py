@@ -12,12 +12,15 @@ methods calls FedProx too: a force of constant size mu towards w_t, however near
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tff_noise import params as params_lib
 from tff_noise.optimizers import spec
 
 if TYPE_CHECKING:
+  import tensorflow as tf
+
   from tff_noise.federated import optimizer
 
 _TERMS = ('squared', 'norm')
@@ -40,22 +43,42 @@ class FedProxParams:
     params_lib.require_one_of(self, 'term', _TERMS)
 
 
-def _build(setting: optimizer.Setting, params: FedProxParams) -> optimizer.FederatedOptimizer:
+def add_proximal(
+    gradients: Sequence[tf.Tensor],
+    weights: Sequence[tf.Tensor],
+    anchor: Sequence[tf.Tensor],
+    mu: float | tf.Tensor,
+    term: str,
+) -> list[tf.Tensor]:
+  """Adds the gradient of a proximal term to `gradients`.
+
+  Args:
+    gradients: Of the loss.
+    weights: w.
+    anchor: w_t.
+    mu: Weight of the term, a scalar.
+    term: 'squared' or 'norm', see `FedProxParams`.
+  """
   import tensorflow as tf
 
+  moved = [w - w_t for w, w_t in zip(weights, anchor, strict=True)]
+  if term == 'norm':
+    # The gradient of ||w - w_t|| at 0 is taken as 0, the smallest of its subgradients.
+    mu = tf.math.divide_no_nan(mu, tf.linalg.global_norm(moved))
+  return [g + mu * m for g, m in zip(gradients, moved, strict=True)]
+
+
+def _build(setting: optimizer.Setting, params: FedProxParams) -> optimizer.FederatedOptimizer:
   from tff_noise.federated import optimizer
 
-  def add_proximal(inputs):
-    moved = [w - w_t for w, w_t in zip(inputs.weights, inputs.anchor, strict=True)]
-    if params.term == 'norm':
-      # The gradient of ||w - w_t|| at 0 is taken as 0, the smallest of its subgradients.
-      norm = tf.linalg.global_norm(moved)
-      moved = [tf.math.divide_no_nan(m, norm) for m in moved]
-    return [g + params.mu * m for g, m in zip(inputs.gradients, moved, strict=True)]
+  def gradients(inputs):
+    return add_proximal(
+        inputs.gradients, inputs.weights, inputs.anchor, params.mu, params.term
+    )
 
   return optimizer.FederatedOptimizer(
       optimizer.fed_avg(setting.model.weights_type).server,
-      optimizer.ClientRule(gradients=add_proximal),
+      optimizer.ClientRule(gradients=gradients),
   )
 
 

@@ -37,10 +37,12 @@ class CentralEpsilon(NamedTuple):
   Attributes:
     upper: The guarantee, at most the local epsilon.
     lower: No proof can give less than this. Not a guarantee.
+    delta: At which both hold.
   """
 
   upper: float
   lower: float
+  delta: float
 
 
 def _negligible(tail: float) -> float:
@@ -154,13 +156,13 @@ def central_epsilon(
   accountant.check_delta(delta, zero=True)
   local = accountant.randomized_response_epsilon(mechanism, 1, delta)
   if delta == 0:
-    return CentralEpsilon(local, local)
+    return CentralEpsilon(local, local, delta)
   blanket, fewer = _blanket(mechanism, num_labels, delta / 100)
   _, upper = accountant.solve(blanket, delta - fewer, local)
   lower = 0.0
   if mechanism.num_classes > 2:
     lower, _ = accountant.solve(_third_class(mechanism, num_labels, delta), delta, local)
-  return CentralEpsilon(min(upper, local), lower)
+  return CentralEpsilon(min(upper, local), lower, delta)
 
 
 def composed_central_epsilon(

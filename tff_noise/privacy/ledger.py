@@ -43,6 +43,10 @@ _NO_LABEL_GUARANTEE = (
     'The model updates are trained on the true local labels and carry no label-DP guarantee, '
     'so the run as a whole has no finite label epsilon.'
 )
+_CENTRAL = (
+    'of this sum alone, not of the run, for one who sees nothing else that was computed from the '
+    'same labels; the sum has to be securely aggregated, over this cohort and no other'
+)
 
 
 class LedgerError(types.UsageError):
@@ -240,9 +244,8 @@ class Release(NamedTuple):
     times: In how many exchanges.
     unit: What the cost is about, the coarsest that the protection covers.
     cost: All repetitions included.
-    central: Bounds of what the sum alone costs at the same delta, if it is securely aggregated over
-      a fixed cohort and nothing else of the same labels is released; None where there is no such
-      sum.
+    central: Bounds of what the sum alone costs, if it is securely aggregated over a fixed cohort
+      and nothing else of the same labels is released; None where there is no such sum.
   """
 
   field: Mapping[str, Any]
@@ -262,17 +265,28 @@ def releases(
     entries: Of the ledger.
     declared: The content of `uplink.json`.
     delta: Of each Gaussian mechanism and of central bounds, in (0, 1).
+
+  Raises:
+    LedgerError: If the declaration does not say what protects its values.
   """
   found = []
-  for i, field in enumerate(declared):
+  for i, (field, shield) in enumerate(zip(declared, _protections(declared), strict=True)):
     made = [entry for entry in entries if i in entry.fields]
     if made:
-      shield = protection_lib.from_json(field['protection'])
       unit = protection_lib.own_unit(shield)
       cost = protection_lib.cost(shield, len(made), unit, delta)
       central = _central(shield, made, delta)
       found.append(Release(field, shield, len(made), unit, cost, central))
   return found
+
+
+def _protections(declared):
+  try:
+    return [protection_lib.from_json(field['protection']) for field in declared]
+  except (KeyError, ValueError) as error:
+    raise LedgerError(
+        f'uplink.json does not say what protects the values it declares ({error!r})'
+    ) from error
 
 
 def _central(shield, made, delta):
@@ -287,8 +301,12 @@ def _central(shield, made, delta):
 def totals(
     entries: Sequence[Entry], declared: Sequence[Mapping[str, Any]], delta: float = DELTA
 ) -> dict[protection_lib.Unit, protection_lib.Cost]:
-  """Returns what the whole run costs, for each unit; units are never added."""
-  shields = [protection_lib.from_json(field['protection']) for field in declared]
+  """Returns what the whole run costs, for each unit; units are never added.
+
+  Raises:
+    LedgerError: If the declaration does not say what protects its values.
+  """
+  shields = _protections(declared)
   times = collections.Counter()
   for entry in entries:
     times.update({shields[i] for i in entry.fields})
@@ -310,14 +328,18 @@ def statement(
     said.append(_NO_LABEL_GUARANTEE)
   alone = [r.field['name'] for r in found if r.field['disclosure'] == _PER_CLIENT]
   if alone:
-    said.append(f'Of single clients the server sees: {", ".join(alone)}.')
+    said.append(f'One by one, not in sums, the server sees: {", ".join(alone)}.')
   return ' '.join([*said, _SIMULATION])
 
 
 def to_json(
     entries: Sequence[Entry], declared: Sequence[Mapping[str, Any]], delta: float = DELTA
 ) -> dict[str, Any]:
-  """Returns the content of `privacy.json`; infinity is the text 'inf', as JSON has no other."""
+  """Returns the content of `privacy.json`; infinity is the text 'inf', as JSON has no other.
+
+  Raises:
+    LedgerError: If the declaration does not say what protects its values.
+  """
   found = releases(entries, declared, delta)
   costs = totals(entries, declared, delta)
   return {
@@ -326,11 +348,10 @@ def to_json(
               'name': r.field['name'],
               'recipient': 'server',
               'aggregation': r.field['disclosure'],
-              'mechanism': protection_lib.describe(r.protection),
               'times': r.times,
-              'accounting': protection_lib.accounting(r.protection),
+              **protection_lib.describe(r.protection)._asdict(),
               **_cost_to_json(r.unit, r.cost),
-              'central_epsilon': r.central and r.central._asdict(),
+              'central_epsilon': r.central and {**r.central._asdict(), 'holds': _CENTRAL},
           }
           for r in found
       ],

@@ -175,38 +175,44 @@ def total(times: Mapping[Protection, int], unit: Unit, delta: float) -> Cost:
   return Cost(math.fsum(c.epsilon for c in costs), math.fsum(c.delta for c in costs), status)
 
 
-def describe(protection: Protection) -> str:
-  """Returns the mechanism in plain words."""
+class Description(NamedTuple):
+  """A protection in plain words.
+
+  Attributes:
+    mechanism: What it is.
+    accounting: How repeated releases add up, and on what conditions.
+  """
+
+  mechanism: str
+  accounting: str
+
+
+def describe(protection: Protection) -> Description:
+  """Returns a protection in plain words."""
   if protection is None:
-    return 'none: computed from the true local data'
+    return Description('none: computed from the true local data', 'no finite epsilon')
   if isinstance(protection, Counts):
-    return 'none needed: does not depend on labels or on what an example is'
+    return Description(
+        'none needed: does not depend on labels or on what an example is', 'costs nothing'
+    )
   if isinstance(protection, LabelReports):
     mechanism = protection.mechanism
-    return (
+    return Description(
         f'K-ary randomised response, K={mechanism.num_classes}, claimed epsilon '
-        f'{mechanism.epsilon}, keeps a label with probability {mechanism.keep_probability:.6f}'
+        f'{mechanism.epsilon}, keeps a label with probability {mechanism.keep_probability:.6f}',
+        'one memoised report for each example, whatever its later label and however often used',
     )
-  return (
-      f'updates cut to norm {protection.clip:g}, Gaussian noise of {protection.noise_multiplier:g} '
-      f'times that norm on their sum'
-  )
-
-
-def accounting(protection: Protection) -> str:
-  """Returns how repeated releases add up, and on what conditions, in plain words."""
-  if protection is None:
-    return 'no finite epsilon'
-  if isinstance(protection, Counts):
-    return 'costs nothing'
-  if isinstance(protection, LabelReports):
-    return 'one memoised report for each example, whatever its later label and however often used'
+  accounting = 'composition without amplification by sampling; replacing one client'
   if protection.population > protection.cohort:
-    return (
+    accounting = (
         f'exact composition for a fixed cohort of {protection.cohort}, drawn uniformly without '
         f'replacement from {protection.population} clients and kept secret; replacing one client'
     )
-  return 'composition without amplification by sampling; replacing one client'
+  return Description(
+      f'updates cut to norm {protection.clip:g}, Gaussian noise of {protection.noise_multiplier:g} '
+      f'times that norm on their sum',
+      accounting,
+  )
 
 
 def to_json(protection: Protection) -> Mapping[str, Any] | None:

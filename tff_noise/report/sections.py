@@ -374,15 +374,20 @@ def privacy_blocks(privacy: Mapping[str, Any]) -> list[blocks.Block]:
   if any(r.get('epsilon') == 'inf' for r in privacy['releases']):
     shown.append(blocks.Text(_LEAK))
   return shown + [
-      blocks.Text(
-          f'If the sum of the {r["name"]} is securely aggregated, over this cohort alone, and '
-          'nothing else of the same labels is released, it costs between '
-          f'{r["central_epsilon"]["lower"]:.4g} and {r["central_epsilon"]["upper"]:.4g} at delta '
-          '1e-05 (privacy blanket; Balle et al. 2019).'
-      )
+      _central(r['name'], r['central_epsilon'])
       for r in privacy['releases']
       if r.get('central_epsilon')
   ]
+
+
+def _central(name, bounds):
+  # Older code wrote neither delta nor what the bounds are of.
+  delta = f' at delta {bounds["delta"]:g}' if 'delta' in bounds else ''
+  holds = bounds.get('holds', 'of this sum alone, not of the run')
+  return blocks.Text(
+      f'Central epsilon of the {name}: between {bounds["lower"]:.4g} and {bounds["upper"]:.4g}'
+      f'{delta} (privacy blanket; Balle et al. 2019). That is {holds}.'
+  )
 
 
 def _epsilon(value):
