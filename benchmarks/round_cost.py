@@ -35,7 +35,7 @@ from tff_noise.methods import method
 from tff_noise.methods import plain
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
-from tff_noise.program import runtime
+from tff_noise.runtimes import local
 from tff_noise.selection import availability
 
 _NUM_JUDGED_ON = 5000
@@ -55,7 +55,8 @@ def _images(num_clients, size):
 
 
 def _cnn():
-  return keras_model.from_keras(architectures.cnn(workloads.IMAGE, workloads.NUM_CLASSES, pixel_scale=1 / 255))
+  network = architectures.cnn(workloads.IMAGE, workloads.NUM_CLASSES, pixel_scale=1 / 255)
+  return keras_model.from_keras(network)
 
 
 def _label_communication(title, model, training, datasets, repeats):
@@ -142,7 +143,7 @@ _WORKLOADS = {
 def main(names):
   """Prints the table of the workloads of these names; all without any."""
   contest.print_heading()
-  with runtime.local(2):
+  with local.runtime(2):
     for name in names or _WORKLOADS:
       contest.run(_WORKLOADS[name]())
   return 0

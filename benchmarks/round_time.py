@@ -29,7 +29,7 @@ from tff_noise import types
 from tff_noise.data import client_data
 from tff_noise.methods import plain
 from tff_noise.models import keras_model
-from tff_noise.program import runtime
+from tff_noise.runtimes import local
 
 _LEARNING_RATE = 0.01
 
@@ -138,7 +138,7 @@ _WORKLOADS = {
 def main(names):
   """Prints the table of the workloads of these names; all without any."""
   contest.print_heading()
-  with runtime.local(2):
+  with local.runtime(2):
     contexts = {
         'ours': tff.framework.get_context_stack().current,
         'stock': tff.backends.native.create_sync_local_cpp_execution_context(),

@@ -16,7 +16,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 from tff_noise.audit import canaries
 from tff_noise.audit import leak_plot
 from tff_noise.audit import update_leak
-from tff_noise.program import runtime
+from tff_noise.runtimes import local
 
 
 def _number(value, digits=2):
@@ -62,7 +62,7 @@ def print_canaries(rows: tuple[canaries.CanaryRow, ...]) -> None:
 def main(arguments: list[str]) -> int:
   """Prints both tables, and draws the picture where a path is given."""
   seed = int(arguments[0]) if arguments else 0
-  with runtime.local(2):
+  with local.runtime(2):
     demonstration = update_leak.demonstrate(seed)
     print_demonstration(demonstration)
     if len(arguments) > 1:

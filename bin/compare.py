@@ -10,11 +10,11 @@ import time
 
 from absl import flags
 
+from tff_noise import child
 from tff_noise import types
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import runner
 from tff_noise.compare import tables
-from tff_noise.program import child
 from tff_noise.program import command_line
 from tff_noise.program import run_directory
 

@@ -16,8 +16,8 @@ from tff_noise.methods import method
 from tff_noise.privacy import ledger as ledger_lib
 from tff_noise.program import managers
 from tff_noise.program import run_directory
-from tff_noise.program import runtime
 from tff_noise.program import training
+from tff_noise.runtimes import local
 
 
 def open_ledger(schedule: method.Schedule, path: str = '') -> ledger_lib.Ledger:
@@ -77,4 +77,4 @@ class FederatedTestCase(parameterized.TestCase):
     super().setUpClass()
     stack = contextlib.ExitStack()
     cls.addClassCleanup(stack.close)
-    stack.enter_context(runtime.local(max_concurrent_clients=2))
+    stack.enter_context(local.runtime(max_concurrent_clients=2))

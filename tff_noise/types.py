@@ -12,6 +12,10 @@ class UsageError(ValueError):
   """A mistake of the person at the keyboard: shown as one line, exit status 2."""
 
 
+class RunError(RuntimeError):
+  """What ends a run that was asked for rightly: shown as one line, exit status 1."""
+
+
 # The label of an example whose true class nobody knows.
 UNKNOWN = -1
 

@@ -167,7 +167,7 @@ def canary_exposure(
   Canaries are held-out images of the digits, in equal numbers with every client; half of them are
   guessed. The bound is that of one run (`empirical_audit.one_run_lower_bound`), for replacing the
   label of one example; so it bounds from below the epsilon of a whole client too. Call it in a
-  runtime: `runtime.local`.
+  runtime: `runtimes.local.runtime`.
 
   Args:
     seed: Of everything.

@@ -417,7 +417,7 @@ def demonstrate(
   20 open-set clients of the digits with 40 % symmetric noise, the small perceptron, 5 epochs of
   plain SGD. The server sees one client's update; the secure sum over a cohort of 10, or DP-FedAvg's
   noisy mean of one at clipping norm 1, either of which it takes for the client's own; or the update
-  of one client that trains on flipped labels alone. Call it in a runtime: `runtime.local`.
+  of one client that trains on flipped labels alone. Call it in a runtime: `runtimes.local.runtime`.
 
   Args:
     seed: Of everything.

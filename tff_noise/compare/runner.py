@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from tff_noise import child
 from tff_noise.compare import grid
-from tff_noise.program import child
 
 
 class Outcome(NamedTuple):

@@ -6,6 +6,8 @@ templates and data sources, which expect sequences, take it as it is.
 """
 
 import collections
+import functools
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -47,6 +49,32 @@ def client_data_type(x_dtype, x_shape: tuple[int, ...]) -> tff.SequenceType:
   )
 
 
-def federation_datasets(federation: types.Federation) -> list[tf.data.Dataset]:
-  """Returns the data set of every client, indexed by client id."""
-  return [client_dataset(c.x, c.y, i) for i, c in enumerate(federation.clients)]
+def federation_datasets(federation: types.Federation) -> Sequence[tf.data.Dataset]:
+  """Returns the data set of every client, by client id, each made when it is asked for.
+
+  A data set is a copy of the client's data and 10 KB more. So not all are kept, but the last 1,000
+  that were asked for: memory follows the cohorts and not the population.
+  """
+  return _FederationDatasets(federation)
+
+
+_KEPT_DATASETS = 1000
+
+
+class _FederationDatasets(Sequence):
+  """See `federation_datasets`."""
+
+  def __init__(self, federation: types.Federation):
+    self._clients = federation.clients
+    self._dataset = functools.lru_cache(_KEPT_DATASETS)(self._build)
+
+  def _build(self, client):
+    examples = self._clients[client]
+    return client_dataset(examples.x, examples.y, client)
+
+  def __len__(self):
+    return len(self._clients)
+
+  def __getitem__(self, index):
+    chosen = range(len(self))[index]
+    return [self[i] for i in chosen] if isinstance(index, slice) else self._dataset(chosen)

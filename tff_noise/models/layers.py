@@ -51,5 +51,8 @@ def model(raw, features, num_classes: int, **head) -> tf.keras.Model:
     num_classes: K.
     **head: Of the dense layer that gives the logits.
   """
-  logits = tf.keras.layers.Dense(num_classes, name='logits', **head)(features)
+  if features.dtype != tf.float32:
+    features = tf.keras.layers.Activation('linear', dtype='float32', name='features')(features)
+  # Losses are computed in float32 under mixed precision too.
+  logits = tf.keras.layers.Dense(num_classes, name='logits', dtype='float32', **head)(features)
   return tf.keras.Model(raw, [logits, features])

@@ -45,7 +45,8 @@ def run(name: str, body: Callable[[], int], interrupted: str = 'interrupted') ->
     interrupted: What is said after Ctrl-C.
 
   Returns:
-    That of `body`; 2 after one line on stderr about what to change; 130 after Ctrl-C.
+    That of `body`; 2 after one line on stderr about what to change; 1 after one about what went
+    wrong; 130 after Ctrl-C.
   """
   # `bazel run` starts programs in its own tree; paths are meant from where the user stands.
   os.chdir(os.environ.get('BUILD_WORKING_DIRECTORY', '.'))
@@ -54,6 +55,9 @@ def run(name: str, body: Callable[[], int], interrupted: str = 'interrupted') ->
   except types.UsageError as error:
     print(f'{name}: {error}', file=sys.stderr)
     return 2
+  except types.RunError as error:
+    print(f'{name}: {error}', file=sys.stderr)
+    return 1
   except KeyboardInterrupt:
     print(f'{name}: {interrupted}', file=sys.stderr)
     return 130

@@ -133,7 +133,14 @@ def _define_all():
        'DP-FedAvg: standard deviation of the noise on the sum of updates, in units of '
        '--client_dp_clip; 0 for none. In rounds clients then send nothing but updates.'),
       ('Privacy', real, 'client_dp_clip', 1.0, 'The norm that each update is cut to.'),
-      ('Runtime', integer, 'max_concurrent_clients', 2, 'Clients computed at the same time.'),
+      ('Runtime', text, 'runtime', 'local',
+       "local: TFF's worker, started by this program; remote: workers that bin/worker started; "
+       'accelerator: the TensorFlow of this program, which uses a GPU where it sees one.'),
+      ('Runtime', flags.DEFINE_list, 'workers', [], 'HOST:PORT,... of the remote workers.'),
+      ('Runtime', integer, 'max_concurrent_clients', 2,
+       'Clients computed at the same time; of remote workers, a flag of bin/worker.'),
+      ('Runtime', boolean, 'mixed_precision', False,
+       'Compute in bfloat16 with float32 weights: faster on a GPU, slower on most CPUs.'),
       ('Run', text, 'root_dir', 'runs', 'Folder of run directories.'),
       ('Run', text, 'run_name', None,
        'Name of the run directory; by default made of method, data, seed and the other flags.'),
@@ -175,7 +182,7 @@ def config_from(values: flags.FlagValues) -> run_config.RunConfig:
   if values.partition == 'natural' and values['clients'].present:
     raise types.UsageError('--clients cannot be given with --partition=natural: the data say it')
   named = {f.name: values[f.name].value for f in dataclasses.fields(run_config.RunConfig)}
-  lists = {name: tuple(named[name]) for name in ('param', 'base_param')}
+  lists = {name: tuple(named[name]) for name in ('param', 'base_param', 'workers')}
   return run_config.RunConfig(**{**named, **lists})
 
 

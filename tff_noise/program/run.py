@@ -4,9 +4,9 @@ import dataclasses
 import os
 import sys
 
+from tff_noise import child
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
-from tff_noise.program import child
 from tff_noise.program import code_version
 from tff_noise.program import data as data_lib
 from tff_noise.program import ground_truth
@@ -70,10 +70,15 @@ def _prepare_and_train(config, dataset, scene, directory):
   # Before TensorFlow is imported, or it prints pages about hardware that is not there.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   print('Loading TensorFlow Federated...', file=sys.stderr)
-  from tff_noise.program import runtime
   from tff_noise.program import task as task_lib
+  from tff_noise.runtimes import opening
 
-  with child.terminable(), runtime.local(config.max_concurrent_clients):
+  opened = opening.opened(
+      config.runtime,
+      max_concurrent_clients=config.max_concurrent_clients,
+      workers=config.workers,
+  )
+  with child.terminable(), opened:
     federation, task, schedule = task_lib.prepare(config, dataset, scene)
     weights = _initial_weights(config, task)
     run_directory.create(directory, lambda folder: _write_start(folder, config, scene))

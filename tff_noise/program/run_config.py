@@ -25,13 +25,15 @@ NORMS = ('group', 'batch')
 AUGMENTATIONS = ('none', 'crop_flip')
 TEMPERATURE_READINGS = ('divide', 'rescale')
 AGGREGATIONS = ('mean', 'secure_sum')
+RUNTIMES = ('local', 'remote', 'accelerator')
 TRAINING_LABELS = ('local', 'private')
 LABEL_FLIPS = ('driver', 'client')
 
-# Where a run lies and how it is executed never change its result, so a run may be continued with
-# other values of these.
+# Where a run lies and how it is executed never change its result, but for the last bits of numbers
+# that another runtime sums in another order; so a run may be continued with other values of these.
 EXECUTION_ONLY = frozenset({
-    'root_dir', 'run_name', 'resume', 'max_concurrent_clients', 'checkpoint_every',
+    'root_dir', 'run_name', 'resume', 'runtime', 'workers', 'max_concurrent_clients',
+    'checkpoint_every',
 })
 
 
@@ -92,7 +94,10 @@ class RunConfig:
   training_labels: str
   client_dp_noise: float
   client_dp_clip: float
+  runtime: str
+  workers: tuple[str, ...]
   max_concurrent_clients: int
+  mixed_precision: bool
   run_name: str | None
   root_dir: str
   resume: bool
@@ -113,6 +118,7 @@ class RunConfig:
         ('label_prior', estimator.PRIORS),
         ('label_flips', LABEL_FLIPS),
         ('training_labels', TRAINING_LABELS),
+        ('runtime', RUNTIMES),
     ):
       self._require(name, getattr(self, name) in allowed, 'one of ' + ', '.join(allowed))
     for name in ('clients', 'clients_per_round', 'rounds', 'local_epochs', 'batch_size',
@@ -150,6 +156,7 @@ class RunConfig:
     self._require_disclosure()
     self._require_visible_models()
     self._require_private_labels()
+    self._require_workers()
 
   def _require(self, name, holds, allowed):
     if not holds:
@@ -207,6 +214,18 @@ class RunConfig:
           f'--training_labels=private cannot be given with --method={self.method}, which corrects '
           'labels: the loss on flipped labels is right only as long as they stay as they are'
       )
+
+  def _require_workers(self):
+    """Who computes clients elsewhere has to say where."""
+    if self.runtime != 'remote':
+      self._require('workers', not self.workers, f'empty with --runtime={self.runtime}')
+      return
+    self._require('workers', bool(self.workers), 'HOST:PORT,... with --runtime=remote')
+    for address in self.workers:
+      if not re.fullmatch(r'(\[[0-9a-fA-F:.]+\]|[\w.-]+):[0-9]{1,5}', address):
+        raise types.UsageError(f'--workers must be HOST:PORT,..., got {address!r}')
+    if len(set(self.workers)) < len(self.workers):
+      raise types.UsageError('--workers names one worker twice')
 
   def check_clients(self, num_clients: int) -> None:
     """Raises `UsageError` if there are too few clients, drawn or of a loaded scene."""

@@ -9,6 +9,7 @@ from tff_noise.methods import method
 from tff_noise.methods import registry
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
+from tff_noise.models import precision
 from tff_noise.optimizers import registry as optimizers
 from tff_noise.privacy import protection
 from tff_noise.program import private_labels
@@ -70,14 +71,15 @@ def build(
   # Image files are brought to their size when they are read, pixels in the model.
   image_files = dataset.train_x.dtype.kind == 'S'
   try:
-    network = architectures.MODELS[config.model](
-        dataset.image_shape,
-        dataset.num_classes,
-        norm=config.norm,
-        pixel_scale=dataset.pixel_scale,
-        pixel_offset=dataset.pixel_offset,
-        image_size=0 if image_files else config.image_size,
-    )
+    with precision.mixed_precision(config.mixed_precision):
+      network = architectures.MODELS[config.model](
+          dataset.image_shape,
+          dataset.num_classes,
+          norm=config.norm,
+          pixel_scale=dataset.pixel_scale,
+          pixel_offset=dataset.pixel_offset,
+          image_size=0 if image_files else config.image_size,
+      )
   except ValueError as error:
     if isinstance(error, types.UsageError):
       raise

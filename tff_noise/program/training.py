@@ -23,6 +23,7 @@ from tff_noise.federated import stacked
 from tff_noise.federated import uplink
 from tff_noise.methods import method
 from tff_noise.privacy import ledger as ledger_lib
+from tff_noise.runtimes import client_error
 
 
 class ProgramState(NamedTuple):
@@ -147,12 +148,18 @@ def run_round(
   record(stage.round_process.fields, cohort)
   data = [datasets[client] for client in cohort]
   process = stage.round_process.process
-  if isinstance(process, compose.StatefulProcess):
-    held = () if process.held_type is None else (stage.held,)
-    output = process.next(state.server, data, _client_states(state, cohort), *held)
-    state = _with_client_states(state, cohort, output)
-  else:
-    output = process.next(state.server, data)
+  try:
+    if isinstance(process, compose.StatefulProcess):
+      held = () if process.held_type is None else (stage.held,)
+      output = process.next(state.server, data, _client_states(state, cohort), *held)
+      state = _with_client_states(state, cohort, output)
+    else:
+      output = process.next(state.server, data)
+  except client_error.ClientError as error:
+    raise types.RunError(
+        f'round {state.round_num + 1}: the computation of client {cohort[error.position]} failed: '
+        f'{error.reason}'
+    ) from error
   participations = state.participations.copy()
   participations[cohort] += 1
   state = state._replace(

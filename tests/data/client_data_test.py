@@ -1,0 +1,49 @@
+"""Tests of client data as TFF takes them."""
+
+import numpy as np
+from absl.testing import absltest
+
+from tff_noise import types
+from tff_noise.data import client_data
+
+
+def _federation(num_clients):
+  clients = tuple(
+      types.ClientExamples(np.full((2, 1), i, np.uint8), np.array([i, i]), np.arange(2))
+      for i in range(num_clients)
+  )
+  return types.Federation(clients, num_classes=num_clients, seed=0)
+
+
+def _client(dataset):
+  return int(dataset.get_single_element()['client'])
+
+
+class FederationDatasetsTest(absltest.TestCase):
+
+  def test_by_client_id(self):
+    datasets = client_data.federation_datasets(_federation(3))
+    self.assertLen(datasets, 3)
+    self.assertEqual([_client(d) for d in datasets], [0, 1, 2])
+    self.assertEqual(_client(datasets[np.int64(2)]), 2)
+    self.assertEqual(_client(datasets[-1]), 2)
+    self.assertEqual([_client(d) for d in datasets[1:]], [1, 2])
+    with self.assertRaises(IndexError):
+      datasets[3]
+
+  def test_data_are_the_clients_own(self):
+    examples = client_data.federation_datasets(_federation(3))[1].get_single_element()
+    np.testing.assert_array_equal(examples['x'], [[1], [1]])
+    np.testing.assert_array_equal(examples['y'], [1, 1])
+
+  def test_only_the_last_that_were_asked_for_are_kept(self):
+    datasets = client_data.federation_datasets(_federation(1001))
+    first = datasets[0]
+    self.assertIs(datasets[0], first)
+    for client in range(1, 1001):
+      datasets[client]
+    self.assertIsNot(datasets[0], first)
+
+
+if __name__ == '__main__':
+  absltest.main()

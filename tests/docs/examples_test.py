@@ -1,0 +1,96 @@
+"""The examples of docs/own_program.md run, and the page quotes them as they are."""
+
+import asyncio
+import copy
+import gc
+import os
+import pathlib
+import textwrap
+
+import grpc
+import numpy as np
+import tensorflow_federated as tff
+from absl.testing import absltest
+
+from docs.examples import client_state
+from docs.examples import digits
+from docs.examples import own_context
+from docs.examples import run_training_process
+from docs.examples import train_model
+from tff_noise.federated import label_communication
+
+# Chance is 0.1.
+_LEARNT = 0.5
+
+
+def _num_children():
+  return len(pathlib.Path(f'/proc/self/task/{os.getpid()}/children').read_text().split())
+
+
+class ExamplesTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    # `asyncio.run` leaves no loop behind, which `run_training_process` looks for.
+    loop = asyncio.new_event_loop()
+    self.addCleanup(loop.close)
+    asyncio.set_event_loop(loop)
+    self.addCleanup(lambda: self.assertEqual(_num_children(), 0, 'a worker was left'))
+
+  def test_run_training_process(self):
+    folder = self.create_tempdir().full_path
+    self.assertGreater(run_training_process.main(folder), _LEARNT)
+    rows = pathlib.Path(folder, 'metrics.csv').read_text().splitlines()
+    self.assertLen(rows, 1 + 7)
+    self.assertIn('evaluation/accuracy', rows[0])
+
+  def test_train_model_and_again(self):
+    folder = self.create_tempdir().full_path
+    accuracy = train_model.main(folder)
+    self.assertGreater(accuracy, _LEARNT)
+    self.assertLen(pathlib.Path(folder, 'metrics.csv').read_text().splitlines(), 1 + 6)
+    self.assertTrue(pathlib.Path(folder, 'state', 'program_state_6').exists())
+    self.assertEqual(train_model.main(folder), accuracy)
+
+  def test_own_context(self):
+    self.assertGreater(own_context.main(), _LEARNT)
+
+  def test_client_state(self):
+    self.assertGreater(client_state.main(), _LEARNT)
+
+
+class ClaimsTest(absltest.TestCase):
+  """What the page says about TFF."""
+
+  def test_native_context_refuses_secure_sums(self):
+    communicate, _ = label_communication.build_label_communication(
+        2, max_count=1, max_clients=2, protection=None
+    )
+    histograms = [np.array([1, 0]), np.array([0, 1])]
+    context = tff.backends.native.create_sync_local_cpp_execution_context()
+    with tff.framework.get_context_stack().install(context):
+      with self.assertRaisesRegex(grpc.RpcError, 'Cannot embed a federated value'):
+        communicate(histograms)
+    del context
+    gc.collect()
+
+  def test_data_sets_cannot_be_copied(self):
+    source = tff.program.DatasetDataSource(digits.load().clients[:1])
+    with self.assertRaisesRegex(TypeError, 'pickle'):
+      copy.deepcopy(source.iterator())
+
+
+class PageTest(absltest.TestCase):
+
+  def test_code_is_that_of_the_examples(self):
+    page = pathlib.Path('docs/own_program.md').read_text(encoding='utf-8')
+    files = [p.read_text(encoding='utf-8') for p in pathlib.Path('docs/examples').glob('*.py')]
+    blocks = [part.split('```')[0] for part in page.split('```python\n')[1:]]
+    self.assertLen(blocks, 5)
+    for block in blocks:
+      indented = [textwrap.indent(block, ' ' * indent) for indent in (0, 2)]
+      self.assertTrue(any(code in file for code in indented for file in files), block)
+
+
+if __name__ == '__main__':
+  absltest.main()

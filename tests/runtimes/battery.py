@@ -1,0 +1,154 @@
+"""What holds in every runtime."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_noise.runtimes import client_error
+
+_INT = tff.FederatedType(np.int64, tff.CLIENTS)
+
+
+def ints(*values):
+  """Values of clients."""
+  return [np.int64(v) for v in values]
+
+
+@tff.tensorflow.computation(np.int64)
+def double(x):
+  return 2 * x
+
+
+@tff.tensorflow.computation(np.int64, np.int64)
+def add(x, y):
+  return x + y
+
+
+class Battery:
+  """Tests for a test case whose computations run in some runtime."""
+
+  def test_secure_sum(self):
+    @tff.federated_computation(_INT)
+    def total(x):
+      return tff.federated_secure_sum_bitwidth(x, 8)
+
+    self.assertEqual(total(ints(*range(10))), 45)
+
+  def test_sum_wherever_the_clients_argument_stands(self):
+    server = tff.FederatedType(np.int64, tff.SERVER)
+
+    @tff.tensorflow.computation(np.int64, np.int64)
+    def product(x, y):
+      return x * y
+
+    @tff.federated_computation(_INT, server)
+    def first(x, s):
+      return tff.federated_sum(tff.federated_map(product, (x, tff.federated_broadcast(s))))
+
+    @tff.federated_computation(server, _INT)
+    def last(s, x):
+      return tff.federated_sum(tff.federated_map(product, (x, tff.federated_broadcast(s))))
+
+    @tff.federated_computation(_INT, server, _INT)
+    def around(x, s, y):
+      return tff.federated_sum(
+          tff.federated_map(add, (x, y))
+      ), tff.federated_sum(tff.federated_map(product, (x, tff.federated_broadcast(s))))
+
+    values = ints(1, 2, 3, 4)
+    self.assertEqual(first(values, 2), 20)
+    self.assertEqual(last(2, values), 20)
+    self.assertEqual(tuple(around(values, 2, ints(10, 20, 30, 40))), (110, 20))
+
+  def test_clients_results_come_back_in_order(self):
+    @tff.federated_computation(_INT, _INT)
+    def doubled(x, y):
+      return tff.federated_map(double, y), tff.federated_map(double, x)
+
+    first, second = doubled(ints(*range(20)), ints(*range(20, 40)))
+    self.assertEqual([int(v) for v in first], list(range(40, 80, 2)))
+    self.assertEqual([int(v) for v in second], list(range(0, 40, 2)))
+
+  def test_a_sum_may_depend_on_another(self):
+    @tff.federated_computation(_INT)
+    def shifted(x):
+      total = tff.federated_broadcast(tff.federated_sum(x))
+      return tff.federated_sum(tff.federated_map(add, (x, total)))
+
+    self.assertEqual(shifted(ints(1, 2, 3)), 6 + 3 * 6)
+
+  def test_no_client_and_fewer_clients_than_workers(self):
+    @tff.federated_computation(_INT)
+    def total(x):
+      return tff.federated_sum(tff.federated_map(double, x))
+
+    self.assertEqual(total([]), 0)
+    self.assertEqual(total(ints(3)), 6)
+
+  def test_values_without_clients(self):
+    @tff.federated_computation(tff.FederatedType(np.int64, tff.SERVER))
+    def at_server(x):
+      return tff.federated_map(double, x), tff.federated_value(np.int64(7), tff.SERVER)
+
+    self.assertEqual(double(4), 8)
+    self.assertEqual(tuple(at_server(3)), (6, 7))
+
+  def test_the_same_value_for_all_clients(self):
+    @tff.federated_computation(tff.FederatedType(np.int64, tff.CLIENTS, all_equal=True), _INT)
+    def both(same, x):
+      seven = tff.federated_value(np.int64(7), tff.CLIENTS)
+      return tff.federated_sum(
+          tff.federated_map(add, (tff.federated_map(add, (same, x)), seven))
+      ), seven
+
+    total, seven = both(100, ints(1, 2, 3))
+    self.assertEqual(total, 306 + 21)
+    self.assertEqual(seven, 7)
+
+  def test_structures_data_sets_and_strings(self):
+    element = tff.to_type(
+        collections.OrderedDict(x=tff.TensorType(np.float32, (None, 2)), name=np.str_)
+    )
+
+    @tff.tensorflow.computation(tff.SequenceType(element))
+    def read(data):
+      first = data.get_single_element()
+      return collections.OrderedDict(
+          rows=tf.shape(first['x'])[0], total=tf.reduce_sum(first['x']), name=first['name']
+      )
+
+    @tff.federated_computation(tff.FederatedType(tff.SequenceType(element), tff.CLIENTS))
+    def read_all(data):
+      return tff.federated_map(read, data)
+
+    datasets = [
+        tf.data.Dataset.from_tensors(
+            collections.OrderedDict(x=np.full((n, 2), n, np.float32), name=f'client {n}')
+        )
+        for n in (1, 2, 3, 4)
+    ]
+    found = read_all(datasets)
+    self.assertEqual([int(f['rows']) for f in found], [1, 2, 3, 4])
+    self.assertEqual([float(f['total']) for f in found], [2.0, 8.0, 18.0, 32.0])
+    self.assertEqual(
+        [f['name'].decode() if isinstance(f['name'], bytes) else str(f['name']) for f in found],
+        [f'client {n}' for n in (1, 2, 3, 4)],
+    )
+
+  def test_the_client_that_fails_is_named_and_the_runtime_stays_usable(self):
+    @tff.tensorflow.computation(np.int64)
+    def picky(x):
+      with tf.control_dependencies([tf.debugging.assert_less(x, np.int64(7), 'more than I take')]):
+        return tf.identity(x)
+
+    @tff.federated_computation(tff.FederatedType(np.int64, tff.SERVER), _INT)
+    def total(s, x):
+      return tff.federated_sum(tff.federated_map(picky, x)), s
+
+    with self.assertRaisesRegex(client_error.ClientError, 'client 3 .*more than I take') as caught:
+      total(0, ints(1, 2, 3, 9, 4))
+    self.assertEqual(caught.exception.position, 3)
+    self.assertNotIn('\n', str(caught.exception))
+    self.assertEqual(total(0, ints(1, 2, 3))[0], 6)

@@ -1,0 +1,237 @@
+"""The local worker's life, in real processes."""
+
+import contextlib
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+
+import psutil
+import tensorflow_federated as tff
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests.runtimes import battery
+from tests.runtimes import gate as gate_lib
+from tests.runtimes import processes
+from tff_noise.runtimes import local
+from tff_noise.runtimes import worker_process
+
+_WAIT_SECONDS = 120
+
+_PRELUDE = """
+import os, signal, sys
+import tensorflow_federated as tff
+from tests.runtimes import processes
+from tff_noise.runtimes import local
+
+@tff.federated_computation(tff.FederatedType(np.int64, tff.CLIENTS))
+def total(x):
+  return tff.federated_secure_sum_bitwidth(x, 8)
+
+def say(*words):
+  print(*words, flush=True)
+"""
+
+
+def _program(body, *prefix):
+  return subprocess.Popen(
+      [*prefix, sys.executable, '-c', _PRELUDE + textwrap.dedent(body)],
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+      env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path), 'TF_CPP_MIN_LOG_LEVEL': '3'},
+  )
+
+
+def _can_isolate():
+  with local.runtime(1):
+    (worker,) = processes.tff_workers()
+    return _network(worker.pid) != _network(os.getpid())
+
+
+def _network(pid):
+  return os.readlink(f'/proc/{pid}/ns/net')
+
+
+class LocalTest(battery.Battery, parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.enter_context(local.runtime(2))
+
+
+class LifeTest(absltest.TestCase):
+
+  def test_nobody_is_left_afterwards(self):
+    with local.runtime(1):
+      started = processes.descendants()
+      self.assertLen(processes.tff_workers(), 1)
+    for process in started:
+      self.assertTrue(processes.gone(process.pid))
+
+  def test_nobody_is_left_after_an_error(self):
+    with self.assertRaisesRegex(ValueError, 'mine'), local.runtime(1):
+      started = processes.descendants()
+      raise ValueError('mine')
+    for process in started:
+      self.assertTrue(processes.gone(process.pid))
+
+  def test_a_worker_that_dies_in_a_computation_is_replaced(self):
+    gate = gate_lib.Gate(self.create_tempdir().full_path)
+    said = io.StringIO()
+    with local.runtime(2), contextlib.redirect_stderr(said):
+      (first,) = processes.tff_workers()
+
+      def kill():
+        gate.wait()
+        first.kill()
+        gate.open()
+
+      killer = threading.Thread(target=kill)
+      killer.start()
+      self.assertEqual(gate.total()(battery.ints(1, 2, 3)), 6)
+      killer.join()
+      (second,) = processes.tff_workers()
+    self.assertNotEqual(first.pid, second.pid)
+    self.assertRegex(said.getvalue(), 'ended .status 137.*a new one repeats')
+    self.assertTrue(processes.gone(second.pid))
+
+  def test_a_computation_that_kills_workers_is_given_up(self):
+    gate = gate_lib.Gate(self.create_tempdir().full_path)
+    done = threading.Event()
+
+    def kill():
+      while not done.is_set():
+        for worker in processes.tff_workers():
+          with contextlib.suppress(psutil.NoSuchProcess):
+            worker.kill()
+
+    with local.runtime(2), contextlib.redirect_stderr(io.StringIO()):
+      computation = gate.total()
+      killer = threading.Thread(target=kill)
+      killer.start()
+      try:
+        with self.assertRaisesRegex(worker_process.WorkerError, 'died twice|did not start'):
+          computation(battery.ints(1))
+      finally:
+        done.set()
+        killer.join()
+
+  def test_too_many_deaths_end_the_run(self):
+    @tff.tensorflow.computation
+    def one():
+      return 1
+
+    with local.runtime(1), contextlib.redirect_stderr(io.StringIO()):
+      with self.assertRaisesRegex(worker_process.WorkerError, 'died 11 times'):
+        for _ in range(12):
+          self.assertEqual(one(), 1)
+          processes.tff_workers()[0].kill()
+
+
+class ExposureTest(absltest.TestCase):
+  """Whoever reaches TFF's worker runs any graph in it: nobody may."""
+
+  def setUp(self):
+    super().setUp()
+    if not _can_isolate():
+      self.skipTest('this machine allows no network namespaces')
+
+  def test_connections_from_outside_are_refused(self):
+    with local.runtime(1):
+      (worker,) = processes.tff_workers()
+      [port] = [int(a.partition('=')[2]) for a in worker.cmdline() if a.startswith('--port=')]
+      addresses = {'127.0.0.1', '::1', socket.gethostbyname(socket.gethostname())}
+      for address in addresses:
+        with self.subTest(address), self.assertRaises(OSError):
+          socket.create_connection((address, port), timeout=5).close()
+      # It does listen, in a network whose only addresses are loopback's.
+      with open(f'/proc/{worker.pid}/net/fib_trie', encoding='utf-8') as file:
+        hosts = {line.split()[-1] for line in file if '|--' in line}
+      self.assertTrue(all(host.startswith('127.') for host in hosts), hosts)
+
+  def test_nothing_listens_on_the_network(self):
+    before = {c.laddr for c in psutil.net_connections('tcp') if c.status == psutil.CONN_LISTEN}
+    with local.runtime(1):
+      pids = {p.pid for p in processes.descendants()}
+      opened = [
+          c for c in psutil.net_connections('tcp')
+          if c.status == psutil.CONN_LISTEN and c.laddr not in before and c.pid in pids
+      ]
+    self.assertEmpty(opened)
+
+  def test_the_socket_is_its_owners(self):
+    with local.runtime(1):
+      [relay] = [p for p in processes.descendants() if any('sandbox' in a for a in p.cmdline())]
+      [door] = [a.partition('unix:')[2] for a in relay.cmdline() if a.startswith('--door=')]
+      self.assertEqual(os.stat(door).st_mode & 0o777, 0o600)
+      self.assertEqual(os.stat(os.path.dirname(door)).st_mode & 0o777, 0o700)
+    self.assertFalse(os.path.exists(door))
+
+  def test_where_it_cannot_be_isolated_the_user_is_told(self):
+    # A user namespace that may have no network namespaces in it.
+    program = _program(
+        """
+        with local.runtime(1):
+          say(total([np.int64(1), np.int64(2)]))
+        """,
+        'unshare', '--user', '--map-root-user', 'sh', '-c',
+        'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"', 'sh',
+    )
+    out, err = program.communicate(timeout=_WAIT_SECONDS)
+    self.assertEqual(out.strip(), '3', err)
+    self.assertRegex(err, 'runtime: .*No space left.* isolate')
+
+
+class ExitTest(parameterized.TestCase):
+
+  def _start(self, after):
+    """Starts a program that prints its children's pids and then does `after`."""
+    program = _program(f"""
+        with local.runtime(1):
+          assert total([np.int64(1), np.int64(2)]) == 3
+          say(*(p.pid for p in processes.descendants()))
+          {after}
+    """)
+    self.addCleanup(program.stdout.close)
+    self.addCleanup(program.stderr.close)
+    line = program.stdout.readline()
+    if not line:
+      self.fail(program.stderr.read())
+    return program, [int(pid) for pid in line.split()]
+
+  @parameterized.parameters(
+      ('pass', 0), ('sys.exit(3)', 3), ('raise ValueError("mine")', 1)
+  )
+  def test_nobody_after_exit(self, after, status):
+    program, started = self._start(after)
+    self.assertEqual(program.wait(_WAIT_SECONDS), status)
+    self.assertTrue(all(map(processes.gone, started)))
+
+  @parameterized.parameters(signal.SIGINT, signal.SIGKILL)
+  def test_nobody_after_a_signal(self, number):
+    program, started = self._start('signal.pause()')
+    program.send_signal(number)
+    program.wait(_WAIT_SECONDS)
+    self.assertTrue(all(map(processes.gone, started)))
+
+  def test_pipe_is_closed_at_exit(self):
+    # The stock runtime's worker inherits stdout, and a reader waits for ever.
+    program, _ = self._start('pass')
+    self.assertEqual(program.stdout.read(), '')
+    program.wait(_WAIT_SECONDS)
+
+  def test_worker_says_nothing(self):
+    program, _ = self._start('pass')
+    out, err = program.communicate(timeout=_WAIT_SECONDS)
+    self.assertEqual(out, '')
+    self.assertNotIn('worker', err)
+
+
+if __name__ == '__main__':
+  absltest.main()

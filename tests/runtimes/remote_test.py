@@ -1,0 +1,231 @@
+"""Workers on this host that come and go, in real processes."""
+
+import concurrent.futures
+import contextlib
+import io
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from unittest import mock
+
+import numpy as np
+import psutil
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl.testing import absltest
+
+from tests.runtimes import battery
+from tests.runtimes import gate as gate_lib
+from tests.runtimes import processes
+from tff_noise import types
+from tff_noise.runtimes import remote
+from tff_noise.runtimes import worker_process
+
+_SILENCE_SECONDS = 2.0
+_WAIT_SECONDS = 120
+
+
+def _free_ports(count):
+  with contextlib.ExitStack() as stack:
+    probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+    for probe in probes:
+      probe.bind(('127.0.0.1', 0))
+    return [probe.getsockname()[1] for probe in probes]
+
+
+class _Workers:
+  """Workers that a test starts, stops and starts again."""
+
+  def __init__(self, count):
+    self.addresses = [f'127.0.0.1:{port}' for port in _free_ports(count)]
+    self._running = {}
+    for address in self.addresses:
+      self.start(address)
+
+  def start(self, address):
+    self._running[address] = worker_process.WorkerProcess(
+        f'tcp:{address}', max_concurrent_calls=2, allow_exposed=True
+    )
+
+  def process(self, address):
+    """TFF's own program behind an address."""
+    [relay] = [
+        p for p in psutil.Process().children() if f'--door=tcp:{address}' in p.cmdline()
+    ]
+    return processes.tff_workers(relay)[0]
+
+  def stop(self, address):
+    self._running.pop(address).stop()
+
+  def stop_all(self):
+    for address in list(self._running):
+      self.stop(address)
+
+
+class RemoteTestCase(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.said = io.StringIO()
+    self.enter_context(contextlib.redirect_stderr(self.said))
+
+  def start(self, count, **options):
+    workers = _Workers(count)
+    self.addCleanup(workers.stop_all)
+    self.enter_context(remote.runtime(workers.addresses, silence=_SILENCE_SECONDS, **options))
+    return workers
+
+
+class RemoteTest(battery.Battery, RemoteTestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.start(3)
+
+
+class SpreadTest(RemoteTestCase):
+
+  def test_all_workers_compute_at_the_same_time(self):
+    self.start(3)
+    gate = gate_lib.Gate(self.create_tempdir().full_path)
+
+    def open_when_all_have_begun():
+      # Each runs two clients at a time: six have begun only if three workers are at it.
+      gate.wait(6)
+      gate.open()
+
+    opener = threading.Thread(target=open_when_all_have_begun)
+    opener.start()
+    self.assertEqual(gate.total()(battery.ints(*range(9))), 36)
+    opener.join()
+
+  def test_what_clients_compute_is_computed_once(self):
+    self.start(2)
+    folder = self.create_tempdir().full_path
+
+    @tff.tensorflow.computation(np.int64)
+    def counted(x):
+      # A new file for each time this is computed.
+      name = tf.strings.as_string(tf.random.uniform([], maxval=2**62, dtype=tf.int64))
+      with tf.control_dependencies([tf.io.write_file(tf.strings.join([folder, '/', name]), 'x')]):
+        return tf.identity(x)
+
+    @tff.federated_computation(tff.FederatedType(np.int64, tff.CLIENTS))
+    def total_and_values(x):
+      computed = tff.federated_map(counted, x)
+      return tff.federated_sum(computed), computed
+
+    total, values = total_and_values(battery.ints(1, 2, 3, 4, 5))
+    self.assertEqual((total, [int(v) for v in values]), (15, [1, 2, 3, 4, 5]))
+    self.assertLen(os.listdir(folder), 5)
+
+
+class FaultTest(RemoteTestCase):
+
+  def _in_the_round(self, workers, fault, **options):
+    """Does `fault` to the first worker while it computes; returns what is summed."""
+    gate = gate_lib.Gate(self.create_tempdir().full_path)
+
+    def act():
+      gate.wait()
+      fault(workers.process(workers.addresses[0]))
+      gate.open()
+
+    actor = threading.Thread(target=act)
+    actor.start()
+    try:
+      return gate.total()(battery.ints(1, 2, 3, 4, 5, 6))
+    finally:
+      actor.join()
+
+  def test_killed_in_a_round(self):
+    workers = self.start(2)
+    self.assertEqual(self._in_the_round(workers, lambda p: p.kill()), 21)
+    self.assertIn(f'worker {workers.addresses[0]} is gone', self.said.getvalue())
+
+  def test_stopped_in_a_round(self):
+    workers = self.start(2)
+    self.assertEqual(self._in_the_round(workers, lambda p: p.send_signal(signal.SIGSTOP)), 21)
+    self.assertRegex(
+        self.said.getvalue(), f'worker {workers.addresses[0]} is gone .no sign of life'
+    )
+
+  def test_a_long_computation_is_no_silence(self):
+    self.start(1)
+    gate = gate_lib.Gate(self.create_tempdir().full_path)
+    opener = threading.Timer(3 * _SILENCE_SECONDS, gate.open)
+    opener.start()
+    self.assertEqual(gate.total()(battery.ints(1, 2)), 3)
+    self.assertEqual(self.said.getvalue(), '')
+
+  def test_all_gone_and_one_back(self):
+    workers = self.start(2)
+    first, second = workers.addresses
+    gate = gate_lib.Gate(self.create_tempdir().full_path)
+    context = tff.framework.get_context_stack().current
+
+    def in_context():
+      # The runtime of a context stack is its thread's own.
+      with tff.framework.get_context_stack().install(context):
+        return gate.total()(battery.ints(1, 2, 3, 4, 5, 6))
+
+    # In another thread, since workers end with the thread that started them.
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+      total = threads.submit(in_context)
+      gate.wait()
+      workers.stop(first)
+      workers.stop(second)
+      while 'all workers are gone' not in self.said.getvalue():
+        time.sleep(0.01)
+      workers.start(second)
+      gate.open()
+      self.assertEqual(total.result(_WAIT_SECONDS), 21)
+    self.assertIn(f'worker {second} is back', self.said.getvalue())
+
+  def test_all_gone_for_good(self):
+    workers = self.start(1, patience=1.0)
+    workers.stop(workers.addresses[0])
+    gate = gate_lib.Gate(self.create_tempdir().full_path)
+    gate.open()
+    with self.assertRaisesRegex(worker_process.WorkerError, 'none came back within 1 s'):
+      gate.total()(battery.ints(1, 2))
+
+
+class RefusalTest(RemoteTestCase):
+
+  def _refused(self, message, *addresses):
+    with self.assertRaisesRegex(types.UsageError, message) as caught:
+      self.enter_context(remote.runtime(addresses, silence=_SILENCE_SECONDS))
+    self.assertNotIn('\n', str(caught.exception))
+
+  def test_nobody_answers(self):
+    [port] = _free_ports(1)
+    self._refused('no worker can be used: .*refused.*bin/worker', f'127.0.0.1:{port}')
+
+  def test_who_answers_is_no_worker(self):
+    with socket.create_server(('127.0.0.1', 0)) as server:
+      threading.Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
+      self._refused('not a worker|reset', f'127.0.0.1:{server.getsockname()[1]}')
+
+  def test_other_versions(self):
+    older = json.loads(json.dumps(worker_process.versions()))
+    older['tensorflow'] = '2.13.0'
+    with mock.patch.object(worker_process, 'versions', return_value=older):
+      workers = _Workers(1)
+    self.addCleanup(workers.stop_all)
+    self._refused('it has tensorflow 2.13.0.*this program tensorflow 2.14', *workers.addresses)
+
+  def test_one_of_two_is_enough(self):
+    workers = _Workers(1)
+    self.addCleanup(workers.stop_all)
+    [port] = _free_ports(1)
+    with remote.runtime([f'127.0.0.1:{port}', *workers.addresses], silence=_SILENCE_SECONDS):
+      self.assertEqual(battery.double(4), 8)
+    self.assertRegex(self.said.getvalue(), f'going on without worker 127.0.0.1:{port}')
+
+
+if __name__ == '__main__':
+  absltest.main()

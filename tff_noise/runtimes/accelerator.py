@@ -1,0 +1,108 @@
+"""The accelerator runtime: the TensorFlow of this process, which sees a GPU where there is one."""
+
+import concurrent.futures
+import contextlib
+from collections.abc import Iterator
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_noise.runtimes import client_error
+from tff_noise.runtimes import connection
+from tff_noise.runtimes import federating
+
+
+@contextlib.contextmanager
+def runtime(max_concurrent_clients: int) -> Iterator[None]:
+  """Runs TFF computations in this process while the context is open.
+
+  Args:
+    max_concurrent_clients: How many clients are computed at the same time, positive.
+
+  Raises:
+    client_error.ClientError: In a computation, if that of a client fails.
+  """
+  tf.get_logger().setLevel('CRITICAL')
+  config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
+  # Without it, the first session takes all of a GPU's memory.
+  config.gpu_options.allow_growth = True
+  server = federating.ServerSide(config)
+  with concurrent.futures.ThreadPoolExecutor(max_concurrent_clients) as threads:
+
+    def create_executor(cardinalities):
+      num_clients = cardinalities.get(tff.CLIENTS, 0)
+      return federating.FederatingExecutor(server, _Here(server.call, threads, num_clients))
+
+    context = _AcceleratorContext(
+        tff.framework.ResourceManagingExecutorFactory(create_executor)
+    )
+    with tff.framework.get_context_stack().install(context):
+      yield
+
+
+def describe_devices() -> str:
+  """Returns a line about what computes."""
+  gpus = tf.config.list_physical_devices('GPU')
+  if not gpus:
+    return (
+        'no GPU is seen by TensorFlow, so the CPU computes; for a GPU, install '
+        'requirements-gpu.txt and an NVIDIA driver'
+    )
+  names = [tf.config.experimental.get_device_details(g).get('device_name', g.name) for g in gpus]
+  return f'{len(gpus)} GPU: {", ".join(names)}'
+
+
+class _AcceleratorContext(tff.framework.SyncContext):
+
+  def __init__(self, context):
+    self._once = connection.OnceContext(context)
+
+  def invoke(self, comp, arg):
+    """See `tff.framework.SyncContext`."""
+    return self._once.invoke(comp, arg)
+
+
+class _Here(federating.ClientSide):
+  """Clients in this process: a placed value is the list of its clients' values."""
+
+  def __init__(self, call: federating.Call, threads, num_clients: int):
+    self._call = call
+    self._threads = threads
+    self._num_clients = num_clients
+
+  def place(self, value, type_signature):
+    return [value] * self._num_clients if type_signature.all_equal else list(value)
+
+  def apply(self, intrinsic, argument):
+    match intrinsic.uri:
+      case 'federated_value_at_clients':
+        return [argument] * self._num_clients
+      case 'federated_eval_at_clients':
+        return self._map(argument, [None] * self._num_clients)
+      case 'federated_zip_at_clients':
+        names = [name for name, _ in tff.structure.iter_elements(argument)]
+        return [
+            tff.structure.Struct(zip(names, values, strict=True))
+            for values in zip(*argument, strict=True)
+        ]
+    function, values = argument
+    return self._map(function, values)
+
+  def _map(self, function, values):
+    def run(position, value):
+      try:
+        return self._call(function, value)
+      except tf.errors.OpError as error:
+        raise client_error.ClientError(position, error.message) from None
+
+    return list(self._threads.map(run, range(len(values)), values))
+
+  def aggregate(self, intrinsic, argument):
+    del intrinsic  # Unused.
+    values, total, accumulate = argument[0], argument[1], argument[2]
+    for value in values:
+      total = self._call(accumulate, tff.structure.Struct([(None, total), (None, value)]))
+    return [total]
+
+  def collect(self, placed, type_signature):
+    return placed[0] if type_signature.all_equal else placed

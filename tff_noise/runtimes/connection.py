@@ -1,0 +1,55 @@
+"""One connection to a TFF worker: computations are compiled, sent and run, once and no more."""
+
+from typing import Any
+
+import grpc
+import tensorflow_federated as tff
+from tensorflow_federated.python.common_libs import async_utils
+from tensorflow_federated.python.core.backends.native import compiler as native_compiler
+from tensorflow_federated.python.core.backends.test import compiler as test_compiler
+from tensorflow_federated.python.core.environments.tensorflow_frontend import tensorflow_computation
+
+_MAX_MESSAGE_BYTES = 2 * 1000**3
+_CHANNEL_OPTIONS = (
+    ('grpc.max_message_length', _MAX_MESSAGE_BYTES),
+    ('grpc.max_receive_message_length', _MAX_MESSAGE_BYTES),
+    ('grpc.max_send_message_length', _MAX_MESSAGE_BYTES),
+)
+
+
+def compile_computation(computation: tff.Computation) -> tff.Computation:
+  """Returns the computation as TFF's executors run it.
+
+  Secure sums are replaced by plain ones: a simulation shows the data flow, not the cryptography.
+  """
+  return native_compiler.desugar_and_transform_to_native(
+      test_compiler.replace_secure_intrinsics_with_bodies(computation)
+  )
+
+
+def open_channel(door: str) -> grpc.Channel:
+  """Returns a channel to `unix:PATH` or `tcp:HOST:PORT`."""
+  return grpc.insecure_channel(door.removeprefix('tcp:'), _CHANNEL_OPTIONS)
+
+
+class OnceContext:
+  """Compiles and invokes computations, without TFF's own retry, which has no limit."""
+
+  def __init__(self, executor_factory: tff.framework.ExecutorFactory):
+    self._context = tff.framework.AsyncExecutionContext(
+        executor_factory,
+        compile_computation,
+        transform_args=tensorflow_computation.transform_args,
+        transform_result=tensorflow_computation.transform_result,
+    )
+    self._runner = async_utils.AsyncThreadRunner()
+
+  def invoke(self, computation: tff.Computation, argument: Any) -> Any:
+    """Returns the result.
+
+    Raises:
+      tff.framework.RetryableError: If the worker is gone.
+      grpc.RpcError: If the worker says that the computation failed.
+    """
+    once = tff.framework.AsyncExecutionContext.invoke.__wrapped__
+    return self._runner.run_coro_and_return_result(once(self._context, computation, argument))

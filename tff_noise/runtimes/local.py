@@ -1,0 +1,126 @@
+"""The local runtime: TFF's C++ worker, under this process's own lifecycle.
+
+The stock runtime leaks its worker at exit, lets it inherit the pipe on stdout, leaves its port open
+to the network, and retries for ever when it dies. Here the worker is started once, is silent, is
+reached through a socket file alone (see `sandbox`), is stopped on every way out, is killed by the
+kernel if this process disappears, and is replaced when it dies.
+"""
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_noise.runtimes import client_error
+from tff_noise.runtimes import connection
+from tff_noise.runtimes import worker_process
+
+# A computation is tried twice; a run may lose this many workers.
+_MAX_RESTARTS = 10
+# Until one whose connection broke is seen to have ended.
+_END_SECONDS = 5
+
+
+@contextlib.contextmanager
+def runtime(max_concurrent_clients: int) -> Iterator[None]:
+  """Runs TFF computations on a local worker while the context is open.
+
+  Call it from the main thread: the worker's life is tied to the thread that starts it.
+
+  Args:
+    max_concurrent_clients: How many clients are computed at the same time, positive.
+
+  Raises:
+    worker_process.WorkerError: If the worker does not start; in a computation, if it dies twice.
+    client_error.ClientError: In a computation, if that of a client fails.
+  """
+  # TFF's secure sums make TensorFlow complain about each of its own assertions.
+  tf.get_logger().setLevel('CRITICAL')
+  with tempfile.TemporaryDirectory(prefix='tff_noise_') as folder:
+    context = _LocalContext(
+        lambda life: worker_process.WorkerProcess(
+            f'unix:{os.path.join(folder, str(life))}',
+            max_concurrent_calls=max_concurrent_clients,
+            allow_exposed=True,
+        )
+    )
+    try:
+      with tff.framework.get_context_stack().install(context):
+        yield
+    finally:
+      context.close()
+
+
+class _LocalContext(tff.framework.SyncContext):
+  """Computes on a worker that is replaced when it dies."""
+
+  def __init__(self, start: Callable[[int], worker_process.WorkerProcess]):
+    self._start = start
+    self._restarts = 0
+    self._connect()
+    if self._worker.exposed:
+      print(
+          f'runtime: {self._worker.exposed} to isolate TFF\'s worker: while this runs, whoever '
+          'reaches this machine over the network can run programs in it',
+          file=sys.stderr,
+      )
+
+  def _connect(self):
+    self._worker = self._start(self._restarts)
+    self._channel = connection.open_channel(self._worker.door)
+    stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
+
+    def create_executor(cardinalities):
+      executor = tff.framework.RemoteExecutor(stub)
+      executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
+      return executor
+
+    self._once = connection.OnceContext(
+        tff.framework.ResourceManagingExecutorFactory(create_executor)
+    )
+
+  def close(self) -> None:
+    """Stops the worker."""
+    self._channel.close()
+    self._worker.stop()
+
+  def invoke(self, comp, arg):
+    """See `tff.framework.SyncContext`."""
+    try:
+      return self._invoke(comp, arg)
+    except tff.framework.RetryableError:
+      self._restart()
+    try:
+      return self._invoke(comp, arg)
+    except tff.framework.RetryableError:
+      raise worker_process.WorkerError(
+          f'the TFF worker died twice in the same computation ({self._fate()}); '
+          'the same command continues from the last checkpoint'
+      ) from None
+
+  def _invoke(self, comp, arg):
+    return client_error.explained(
+        lambda argument: self._once.invoke(comp, argument), arg, comp.type_signature.parameter
+    )
+
+  def _fate(self):
+    status = self._worker.wait(_END_SECONDS)
+    return 'it does not answer' if status is None else f'status {status}'
+
+  def _restart(self):
+    fate = self._fate()
+    self.close()
+    self._restarts += 1
+    if self._restarts > _MAX_RESTARTS:
+      raise worker_process.WorkerError(
+          f'the TFF worker died {self._restarts} times in this run (at last: {fate})'
+      )
+    print(
+        f'runtime: the TFF worker ended ({fate}); a new one repeats the computation',
+        file=sys.stderr,
+    )
+    self._connect()

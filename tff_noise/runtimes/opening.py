@@ -1,0 +1,28 @@
+"""The runtime that flags ask for."""
+
+import contextlib
+import sys
+from collections.abc import Sequence
+
+from tff_noise.runtimes import accelerator
+from tff_noise.runtimes import local
+from tff_noise.runtimes import remote
+
+
+def opened(
+    runtime: str, *, max_concurrent_clients: int, workers: Sequence[str] = ()
+) -> contextlib.AbstractContextManager[None]:
+  """Returns a context in which TFF computations run where `runtime` says.
+
+  Args:
+    runtime: local, remote or accelerator; see the modules of these names.
+    max_concurrent_clients: Clients computed at the same time, positive; of remote workers, their
+      own business.
+    workers: `HOST:PORT` of remote workers.
+  """
+  if runtime == 'remote':
+    return remote.runtime(workers)
+  if runtime == 'accelerator':
+    print(f'runtime: {accelerator.describe_devices()}', file=sys.stderr)
+    return accelerator.runtime(max_concurrent_clients)
+  return local.runtime(max_concurrent_clients)

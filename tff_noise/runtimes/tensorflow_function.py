@@ -1,0 +1,123 @@
+"""A TensorFlow computation of TFF, run by the TensorFlow of this process.
+
+TFF's worker has a TensorFlow of its own, built without CUDA; this one sees a GPU. Like the worker,
+it runs graphs in sessions, not as functions of eager TensorFlow: variables made in a client's
+computation then belong to one call at a time, and names in one graph cannot clash with another's.
+"""
+
+import contextlib
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.python.tensorflow_libs import serialization_utils
+
+
+class TensorFlowFunction:
+  """Callable in several threads at once; each call has a session to itself.
+
+  Values are nested `tff.structure.Struct` of NumPy arrays, scalars or bytes, and of
+  `tf.data.Dataset` for sequences.
+  """
+
+  def __init__(self, proto: Any, config: tf.compat.v1.ConfigProto):
+    """Imports the graph.
+
+    Args:
+      proto: A TFF computation proto that holds TensorFlow.
+      config: Of its sessions.
+
+    Raises:
+      NotImplementedError: If it returns a sequence.
+    """
+    function = proto.tensorflow
+    self._parameter = function.parameter if function.HasField('parameter') else None
+    self._result = function.result
+    self._config = config
+    self._idle = queue.LifoQueue()
+    self._graph = tf.Graph()
+    with self._graph.as_default():
+      self._sequences = {}
+      tf.import_graph_def(
+          serialization_utils.unpack_graph_def(function.graph_def),
+          input_map=self._sequence_inputs(),
+          name='',
+      )
+    self._token = function.session_token_tensor_name
+    self._initialize = function.initialize_op
+    self._fetches = []
+    _visit_result(self._result, self._fetches.append)
+
+  def _sequence_inputs(self):
+    """Sequences come as serialised data sets."""
+    inputs = {}
+    for name in _sequence_names(self._parameter):
+      serialised = tf.compat.v1.placeholder(tf.string, [])
+      inputs[name] = tf.raw_ops.DatasetFromGraph(graph_def=serialised)
+      self._sequences[name] = serialised
+    return inputs
+
+  def __call__(self, argument: Any) -> Any:
+    """Returns the result.
+
+    Raises:
+      tf.errors.OpError: If TensorFlow fails.
+    """
+    feeds = {}
+    if self._parameter is not None:
+      self._feed(self._parameter, argument, feeds)
+    with self._session() as session:
+      if self._initialize:
+        session.run(self._initialize)
+      if self._token:
+        feeds[self._token] = b''
+      fetched = iter(session.run(self._fetches, feeds))
+    return _visit_result(self._result, lambda _: next(fetched))
+
+  @contextlib.contextmanager
+  def _session(self) -> Iterator[tf.compat.v1.Session]:
+    try:
+      session = self._idle.get_nowait()
+    except queue.Empty:
+      session = tf.compat.v1.Session(graph=self._graph, config=self._config)
+    try:
+      yield session
+    finally:
+      self._idle.put(session)
+
+  def _feed(self, binding, value, feeds):
+    kind = binding.WhichOneof('binding')
+    if kind == 'tensor':
+      feeds[binding.tensor.tensor_name] = value
+    elif kind == 'sequence':
+      feeds[self._sequences[binding.sequence.variant_tensor_name]] = _serialise(value)
+    else:
+      for element, part in zip(binding.struct.element, value, strict=True):
+        self._feed(element, part, feeds)
+
+
+def _sequence_names(binding):
+  if binding is None:
+    return
+  kind = binding.WhichOneof('binding')
+  if kind == 'sequence':
+    yield binding.sequence.variant_tensor_name
+  elif kind == 'struct':
+    for element in binding.struct.element:
+      yield from _sequence_names(element)
+
+
+def _serialise(dataset):
+  variant = tf.data.experimental.to_variant(dataset)
+  return tf.raw_ops.DatasetToGraphV2(input_dataset=variant).numpy()
+
+
+def _visit_result(binding, visit):
+  kind = binding.WhichOneof('binding')
+  if kind == 'tensor':
+    return visit(binding.tensor.tensor_name)
+  if kind == 'sequence':
+    raise NotImplementedError('A computation that returns a sequence runs in TFF\'s worker alone.')
+  return tff.structure.Struct((None, _visit_result(e, visit)) for e in binding.struct.element)
