@@ -12,57 +12,19 @@ import time
 from unittest import mock
 
 import numpy as np
-import psutil
 import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest
 
 from tests.runtimes import battery
 from tests.runtimes import gate as gate_lib
-from tests.runtimes import processes
+from tests.runtimes import workers as workers_lib
 from tff_noise import types
 from tff_noise.runtimes import remote
 from tff_noise.runtimes import worker_process
 
 _SILENCE_SECONDS = 2.0
 _WAIT_SECONDS = 120
-
-
-def _free_ports(count):
-  with contextlib.ExitStack() as stack:
-    probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-    for probe in probes:
-      probe.bind(('127.0.0.1', 0))
-    return [probe.getsockname()[1] for probe in probes]
-
-
-class _Workers:
-  """Workers that a test starts, stops and starts again."""
-
-  def __init__(self, count):
-    self.addresses = [f'127.0.0.1:{port}' for port in _free_ports(count)]
-    self._running = {}
-    for address in self.addresses:
-      self.start(address)
-
-  def start(self, address):
-    self._running[address] = worker_process.WorkerProcess(
-        f'tcp:{address}', max_concurrent_calls=2, allow_exposed=True
-    )
-
-  def process(self, address):
-    """TFF's own program behind an address."""
-    [relay] = [
-        p for p in psutil.Process().children() if f'--door=tcp:{address}' in p.cmdline()
-    ]
-    return processes.tff_workers(relay)[0]
-
-  def stop(self, address):
-    self._running.pop(address).stop()
-
-  def stop_all(self):
-    for address in list(self._running):
-      self.stop(address)
 
 
 class RemoteTestCase(absltest.TestCase):
@@ -73,7 +35,7 @@ class RemoteTestCase(absltest.TestCase):
     self.enter_context(contextlib.redirect_stderr(self.said))
 
   def start(self, count, **options):
-    workers = _Workers(count)
+    workers = workers_lib.Workers(count)
     self.addCleanup(workers.stop_all)
     self.enter_context(remote.runtime(workers.addresses, silence=_SILENCE_SECONDS, **options))
     return workers
@@ -202,7 +164,7 @@ class RefusalTest(RemoteTestCase):
     self.assertNotIn('\n', str(caught.exception))
 
   def test_nobody_answers(self):
-    [port] = _free_ports(1)
+    [port] = workers_lib.free_ports(1)
     self._refused('no worker can be used: .*refused.*bin/worker', f'127.0.0.1:{port}')
 
   def test_who_answers_is_no_worker(self):
@@ -214,14 +176,14 @@ class RefusalTest(RemoteTestCase):
     older = json.loads(json.dumps(worker_process.versions()))
     older['tensorflow'] = '2.13.0'
     with mock.patch.object(worker_process, 'versions', return_value=older):
-      workers = _Workers(1)
+      workers = workers_lib.Workers(1)
     self.addCleanup(workers.stop_all)
     self._refused('it has tensorflow 2.13.0.*this program tensorflow 2.14', *workers.addresses)
 
   def test_one_of_two_is_enough(self):
-    workers = _Workers(1)
+    workers = workers_lib.Workers(1)
     self.addCleanup(workers.stop_all)
-    [port] = _free_ports(1)
+    [port] = workers_lib.free_ports(1)
     with remote.runtime([f'127.0.0.1:{port}', *workers.addresses], silence=_SILENCE_SECONDS):
       self.assertEqual(battery.double(4), 8)
     self.assertRegex(self.said.getvalue(), f'going on without worker 127.0.0.1:{port}')
