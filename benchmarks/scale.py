@@ -21,6 +21,7 @@ import sys
 import time
 
 import numpy as np
+import psutil
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
@@ -75,10 +76,9 @@ def _resident(pid='self', field='VmRSS'):
 
 
 def _worker():
-  """The id of the one child that this process has, TFF's worker."""
-  with open(f'/proc/self/task/{os.getpid()}/children', encoding='utf-8') as file:
-    [pid] = file.read().split()
-  return pid
+  """The process id of TFF's worker."""
+  [worker] = [p for p in psutil.Process().children(recursive=True) if p.name() == 'worker_binary']
+  return worker.pid
 
 
 def _fresh(function, *args):

@@ -23,17 +23,14 @@ def runtime(max_concurrent_clients: int) -> Iterator[None]:
     client_error.ClientError: In a computation, if that of a client fails.
   """
   tf.get_logger().setLevel('CRITICAL')
-  config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
-  # Without it, the first session takes all of a GPU's memory.
-  config.gpu_options.allow_growth = True
-  server = federating.ServerSide(config)
+  server = federating.ServerSide()
   with concurrent.futures.ThreadPoolExecutor(max_concurrent_clients) as threads:
 
     def create_executor(cardinalities):
       num_clients = cardinalities.get(tff.CLIENTS, 0)
       return federating.FederatingExecutor(server, _Here(server.call, threads, num_clients))
 
-    context = _AcceleratorContext(
+    context = connection.OnceContext(
         tff.framework.ResourceManagingExecutorFactory(create_executor)
     )
     with tff.framework.get_context_stack().install(context):
@@ -50,16 +47,6 @@ def describe_devices() -> str:
     )
   names = [tf.config.experimental.get_device_details(g).get('device_name', g.name) for g in gpus]
   return f'{len(gpus)} GPU: {", ".join(names)}'
-
-
-class _AcceleratorContext(tff.framework.SyncContext):
-
-  def __init__(self, context):
-    self._once = connection.OnceContext(context)
-
-  def invoke(self, comp, arg):
-    """See `tff.framework.SyncContext`."""
-    return self._once.invoke(comp, arg)
 
 
 class _Here(federating.ClientSide):

@@ -32,7 +32,7 @@ def open_channel(door: str) -> grpc.Channel:
   return grpc.insecure_channel(door.removeprefix('tcp:'), _CHANNEL_OPTIONS)
 
 
-class OnceContext:
+class OnceContext(tff.framework.SyncContext):
   """Compiles and invokes computations, without TFF's own retry, which has no limit."""
 
   def __init__(self, executor_factory: tff.framework.ExecutorFactory):
@@ -44,7 +44,7 @@ class OnceContext:
     )
     self._runner = async_utils.AsyncThreadRunner()
 
-  def invoke(self, computation: tff.Computation, argument: Any) -> Any:
+  def invoke(self, comp: tff.Computation, arg: Any) -> Any:
     """Returns the result.
 
     Raises:
@@ -52,4 +52,4 @@ class OnceContext:
       grpc.RpcError: If the worker says that the computation failed.
     """
     once = tff.framework.AsyncExecutionContext.invoke.__wrapped__
-    return self._runner.run_coro_and_return_result(once(self._context, computation, argument))
+    return self._runner.run_coro_and_return_result(once(self._context, comp, arg))

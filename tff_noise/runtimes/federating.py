@@ -68,9 +68,18 @@ class ServerSide:
   Compiled functions are kept for as long as this object lives.
   """
 
-  def __init__(self, config: tf.compat.v1.ConfigProto):
-    self._config = config
+  def __init__(self):
+    self._config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
+    # Without it, the first session takes all of a GPU's memory.
+    self._config.gpu_options.allow_growth = True
+    self._blocks = {}
     self._functions = {}
+
+  def function(self, computation: tff.Computation) -> Function:
+    """Returns a computation as a function; the same one each time it is asked for."""
+    if computation not in self._blocks:
+      self._blocks[computation] = computation.to_building_block()
+    return Function(self._blocks[computation], {})
 
   def call(self, function: Function, argument: Any) -> Any:
     """Returns the value of a function that has nothing federated in it."""
@@ -129,7 +138,6 @@ class FederatingExecutor(executor_base.Executor):
   def __init__(self, server: ServerSide, clients: ClientSide):
     self._server = server
     self._clients = clients
-    self._blocks = {}
 
   def close(self):
     """Nothing outlives a call."""
@@ -137,9 +145,7 @@ class FederatingExecutor(executor_base.Executor):
   async def create_value(self, value, type_spec=None):
     """See base class."""
     if isinstance(value, tff.Computation):
-      if value not in self._blocks:
-        self._blocks[value] = value.to_building_block()
-      return _Embedded(Function(self._blocks[value], {}), value.type_signature, self)
+      return _Embedded(self._server.function(value), value.type_signature, self)
     return _Embedded(self._embed(value, type_spec), type_spec, self)
 
   async def create_call(self, comp, arg=None):

@@ -156,7 +156,7 @@ class _Factory(executor_factory.ExecutorFactory):
 
   def __init__(self, pool):
     self._pool = pool
-    self._server = federating.ServerSide(tf.compat.v1.ConfigProto())
+    self._server = federating.ServerSide()
     self._clients = None
 
   def create_executor(self, cardinalities):
