@@ -49,7 +49,7 @@ class DefaultsTest(FlagsTestCase):
     self.assertEqual(config.dataset, 'digits')
     for name in _FIELDS:
       default = flags.parse(['train'])[name].default
-      expected = tuple(default) if name in ('param', 'base_param') else default
+      expected = tuple(default) if isinstance(default, list) else default
       self.assertEqual(getattr(config, name), expected)
 
 

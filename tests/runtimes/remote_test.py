@@ -5,8 +5,11 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from unittest import mock
@@ -154,6 +157,71 @@ class FaultTest(RemoteTestCase):
     gate.open()
     with self.assertRaisesRegex(worker_process.WorkerError, 'none came back within 1 s'):
       gate.total()(battery.ints(1, 2))
+
+
+class NetworkTest(RemoteTestCase):
+  """A worker beyond a cable, which is cut."""
+
+  _CABLE, _HERE, _THERE = 'tffnoise0', '10.231.77.1', '10.231.77.2'
+
+  def _shell(self, *command):
+    return subprocess.run(command, capture_output=True, check=False, text=True)
+
+  def setUp(self):
+    super().setUp()
+    if not (shutil.which('ip') and shutil.which('nsenter')):
+      self.skipTest('ip or nsenter is not installed')
+    # Keeps a network namespace until its standard input ends.
+    keeper = subprocess.Popen(
+        ['unshare', '--net', 'sh', '-c', 'echo && cat'],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )
+    self.addCleanup(keeper.communicate)
+    keeper.stdout.readline()
+    inside = ('nsenter', '--net', f'--target={keeper.pid}')
+    for command in (
+        ('ip', 'link', 'add', self._CABLE, 'type', 'veth', 'peer', 'name', 'far', 'netns',
+         str(keeper.pid)),
+        ('ip', 'addr', 'add', f'{self._HERE}/30', 'dev', self._CABLE),
+        ('ip', 'link', 'set', self._CABLE, 'up'),
+        (*inside, 'ip', 'addr', 'add', f'{self._THERE}/30', 'dev', 'far'),
+        (*inside, 'ip', 'link', 'set', 'far', 'up'),
+        (*inside, 'ip', 'link', 'set', 'lo', 'up'),
+    ):
+      done = self._shell(*command)
+      if done.returncode:
+        self.skipTest(f'this machine allows no network of its own: {done.stderr.strip()}')
+    far = subprocess.Popen(
+        [*inside, sys.executable, '-m', 'bin.worker', f'--host={self._THERE}',
+         '--allow_beyond_loopback'],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    )
+    self.addCleanup(far.communicate)
+    self.addCleanup(far.terminate)
+    self.assertIn('ready', far.stderr.readline())
+
+  def test_cut_in_a_round_and_mended(self):
+    near = workers_lib.Workers(1)
+    self.addCleanup(near.stop_all)
+    far = f'{self._THERE}:8470'
+    gate = gate_lib.Gate(self.create_tempdir().full_path)
+
+    def cut():
+      gate.wait(4)  # Two clients at each.
+      self._shell('ip', 'link', 'set', self._CABLE, 'down')
+      gate.open()
+
+    with remote.runtime([far, *near.addresses], silence=_SILENCE_SECONDS):
+      cutter = threading.Thread(target=cut)
+      cutter.start()
+      self.assertEqual(gate.total()(battery.ints(*range(8))), 28)
+      cutter.join()
+      self.assertIn(f'worker {far} is gone (no sign of life', self.said.getvalue())
+      self._shell('ip', 'link', 'set', self._CABLE, 'up')
+      while f'worker {far} is back' not in self.said.getvalue():
+        time.sleep(0.01)
+      self.assertEqual(gate.total()(battery.ints(*range(8))), 28)
 
 
 class RefusalTest(RemoteTestCase):
