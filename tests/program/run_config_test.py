@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 
 import numpy as np
 from absl.testing import absltest
@@ -102,6 +103,7 @@ _INVALID = {
     'label_prior': (['bayes'], 'one of shrinkage, projected, inverse, none'),
     'label_flips': (['', 'server'], 'one of driver, client'),
     'training_labels': (['', 'public'], 'one of local, private'),
+    'runtime': (['', 'gpu'], 'one of local, remote, accelerator'),
     'client_dp_noise': ([-1e-9, _NAN, _INF, -_INF], 'at least 0'),
     'client_dp_clip': ([0.0, -0.1, _NAN, _INF, -_INF], 'a positive number'),
     'clients': ([0, -1], 'at least 1'),
@@ -140,7 +142,7 @@ _INVALID = {
 # the method (param, base, stages), or a plain switch.
 _WITHOUT_RANGE = {
     'param', 'stages', 'allow_per_client_disclosure', 'arrivals', 'scene', 'root_dir', 'resume',
-    'base_param',
+    'base_param', 'workers', 'mixed_precision',
     'label_epsilon', 'human_labels', 'data_dir', 'validation_dir', 'noise_matrix', 'weights',
 }
 
@@ -159,7 +161,7 @@ _OTHER = {
     'label_epsilon': '0.82', 'label_prior': 'inverse', 'label_flips': 'client',
     'training_labels': 'private', 'client_dp_noise': 0.5, 'client_dp_clip': 2.0, 'eval_every': 2,
     'arrivals': 'arrivals.csv',
-    'allow_per_client_disclosure': True,
+    'allow_per_client_disclosure': True, 'mixed_precision': True,
 }
 # The same, where it needs another method.
 _OTHER_STAGES = {
@@ -167,6 +169,7 @@ _OTHER_STAGES = {
 }
 _EXECUTION = {
     'root_dir': 'elsewhere', 'resume': False, 'max_concurrent_clients': 1, 'checkpoint_every': 6,
+    'runtime': 'accelerator',
 }
 
 
@@ -558,7 +561,7 @@ class BaseTest(parameterized.TestCase):
 class IdentityTest(parameterized.TestCase):
 
   def test_every_flag_is_one_or_the_other(self):
-    flags = set(_OTHER) | {'stages', 'base_param'} | set(_EXECUTION) | {'run_name'}
+    flags = set(_OTHER) | {'stages', 'base_param', 'workers'} | set(_EXECUTION) | {'run_name'}
     self.assertEqual(flags, {f.name for f in dataclasses.fields(run_config.RunConfig)})
 
   def test_what_determines_the_result_changes_the_name(self):
@@ -592,6 +595,20 @@ class IdentityTest(parameterized.TestCase):
     self.assertEqual(changed.name(), _config().name())
     self.assertEqual(changed.identity(), _config().identity())
     self.assertNotIn(name, changed.identity())
+
+  def test_workers_do_not_change_the_name(self):
+    remote = _config(runtime='remote', workers=('one:1', '[::1]:2'))
+    self.assertEqual(remote.name(), _config().name())
+
+  @parameterized.parameters(
+      ('remote', (), 'HOST:PORT,... with --runtime=remote'),
+      ('remote', ('here',), "HOST:PORT,..., got 'here'"),
+      ('remote', ('a:1', 'b:2', 'a:1'), 'one worker twice'),
+      ('local', ('a:1',), 'empty with --runtime=local'),
+  )
+  def test_workers_that_cannot_be_used_are_refused(self, runtime, workers, message):
+    with self.assertRaisesRegex(types.UsageError, '--workers.*' + re.escape(message)):
+      _config(runtime=runtime, workers=workers)
 
   def test_name_says_method_data_and_seed(self):
     self.assertRegex(_config(seed=7).name(), r'^feddpcont_digits_seed7_[0-9a-f]{8}$')
