@@ -102,6 +102,23 @@ class LifeTest(absltest.TestCase):
     self.assertRegex(said.getvalue(), 'ended .status 137.*a new one repeats')
     self.assertTrue(processes.gone(second.pid))
 
+  def test_a_worker_that_hangs_in_a_computation_is_replaced(self):
+    gate = gate_lib.Gate(self.create_tempdir().full_path)
+    with local.runtime(2, silence=2.0), contextlib.redirect_stderr(io.StringIO()) as said:
+      (first,) = processes.tff_workers()
+
+      def hang():
+        gate.wait()
+        first.send_signal(signal.SIGSTOP)
+        gate.open()
+
+      hanger = threading.Thread(target=hang)
+      hanger.start()
+      self.assertEqual(gate.total()(battery.ints(1, 2, 3)), 6)
+      hanger.join()
+    self.assertIn('a new one repeats', said.getvalue())
+    self.assertTrue(processes.gone(first.pid))
+
   def test_a_computation_that_kills_workers_is_given_up(self):
     gate = gate_lib.Gate(self.create_tempdir().full_path)
     done = threading.Event()

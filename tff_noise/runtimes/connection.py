@@ -4,10 +4,15 @@ from typing import Any
 
 import grpc
 import tensorflow_federated as tff
+from tensorflow_federated.proto.v0 import executor_pb2
+from tensorflow_federated.proto.v0 import executor_pb2_grpc
 from tensorflow_federated.python.common_libs import async_utils
 from tensorflow_federated.python.core.backends.native import compiler as native_compiler
 from tensorflow_federated.python.core.backends.test import compiler as test_compiler
 from tensorflow_federated.python.core.environments.tensorflow_frontend import tensorflow_computation
+
+_GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_NOBODY = executor_pb2.DisposeExecutorRequest(executor=executor_pb2.ExecutorId(id='nobody'))
 
 _MAX_MESSAGE_BYTES = 2 * 1000**3
 _CHANNEL_OPTIONS = (
@@ -30,6 +35,21 @@ def compile_computation(computation: tff.Computation) -> tff.Computation:
 def open_channel(door: str) -> grpc.Channel:
   """Returns a channel to `unix:PATH` or `tcp:HOST:PORT`."""
   return grpc.insecure_channel(door.removeprefix('tcp:'), _CHANNEL_OPTIONS)
+
+
+def sign_of_life(channel: grpc.Channel, silence: float) -> str:
+  """Returns '' if the worker answers within `silence` seconds, whatever it says, or what is wrong.
+
+  Ask on a channel of its own: long computations and large messages then do not count as silence.
+  """
+  try:
+    executor_pb2_grpc.ExecutorGroupStub(channel).DisposeExecutor(_NOBODY, timeout=silence)
+  except grpc.RpcError as error:
+    if error.code() in _GONE:
+      return f'no sign of life within {silence:g} s'
+  except ValueError:
+    pass  # Closed meanwhile by who owns the channel.
+  return ''
 
 
 class OnceContext(tff.framework.SyncContext):

@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
@@ -21,18 +22,21 @@ from tff_noise.runtimes import worker_process
 
 # A computation is tried twice; a run may lose this many workers.
 _MAX_RESTARTS = 10
+_SIGN_OF_LIFE_SECONDS = 2.0
 # Until one whose connection broke is seen to have ended.
 _END_SECONDS = 5
 
 
 @contextlib.contextmanager
-def runtime(max_concurrent_clients: int) -> Iterator[None]:
+def runtime(max_concurrent_clients: int, *, silence: float = 30.0) -> Iterator[None]:
   """Runs TFF computations on a local worker while the context is open.
 
   Call it from the main thread: the worker's life is tied to the thread that starts it.
 
   Args:
     max_concurrent_clients: How many clients are computed at the same time, positive.
+    silence: Seconds without a sign of life after which the worker is replaced. Long computations
+      are no silence.
 
   Raises:
     worker_process.WorkerError: If the worker does not start; in a computation, if it dies twice.
@@ -46,7 +50,8 @@ def runtime(max_concurrent_clients: int) -> Iterator[None]:
             f'unix:{os.path.join(folder, str(life))}',
             max_concurrent_calls=max_concurrent_clients,
             allow_exposed=True,
-        )
+        ),
+        silence,
     )
     try:
       with tff.framework.get_context_stack().install(context):
@@ -58,10 +63,13 @@ def runtime(max_concurrent_clients: int) -> Iterator[None]:
 class _LocalContext(tff.framework.SyncContext):
   """Computes on a worker that is replaced when it dies."""
 
-  def __init__(self, start: Callable[[int], worker_process.WorkerProcess]):
+  def __init__(self, start: Callable[[int], worker_process.WorkerProcess], silence: float):
     self._start = start
     self._restarts = 0
     self._connect()
+    self._closed = threading.Event()
+    self._watcher = threading.Thread(target=self._watch, args=(silence,), daemon=True)
+    self._watcher.start()
     if self._worker.exposed:
       print(
           f'runtime: {self._worker.exposed} to isolate TFF\'s worker: while this runs, whoever '
@@ -72,6 +80,7 @@ class _LocalContext(tff.framework.SyncContext):
   def _connect(self):
     self._worker = self._start(self._restarts)
     self._channel = connection.open_channel(self._worker.door)
+    self._watched = (self._worker, connection.open_channel(self._worker.door))
     stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
 
     def create_executor(cardinalities):
@@ -84,9 +93,22 @@ class _LocalContext(tff.framework.SyncContext):
     )
 
   def close(self) -> None:
-    """Stops the worker."""
+    """Stops the worker, for good."""
+    self._closed.set()
+    self._disconnect()
+    self._watcher.join()
+
+  def _disconnect(self):
+    self._watched[1].close()
     self._channel.close()
     self._worker.stop()
+
+  def _watch(self, silence):
+    while not self._closed.wait(min(_SIGN_OF_LIFE_SECONDS, silence)):
+      worker, channel = self._watched
+      if connection.sign_of_life(channel, silence):
+        # The computation then fails, and is repeated on a new one.
+        worker.kill()
 
   def invoke(self, comp, arg):
     """See `tff.framework.SyncContext`."""
@@ -113,7 +135,7 @@ class _LocalContext(tff.framework.SyncContext):
 
   def _restart(self):
     fate = self._fate()
-    self.close()
+    self._disconnect()
     self._restarts += 1
     if self._restarts > _MAX_RESTARTS:
       raise worker_process.WorkerError(

@@ -4,16 +4,10 @@ import sys
 import threading
 from collections.abc import Callable
 
-import grpc
 import tensorflow_federated as tff
-from tensorflow_federated.proto.v0 import executor_pb2
-from tensorflow_federated.proto.v0 import executor_pb2_grpc
 
 from tff_noise.runtimes import connection
 from tff_noise.runtimes import worker_process
-
-_GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-_NOBODY = executor_pb2.DisposeExecutorRequest(executor=executor_pb2.ExecutorId(id='nobody'))
 
 
 class Peer:
@@ -91,19 +85,10 @@ class Peer:
         if self._try_to_connect():
           print(f'runtime: worker {self.address} is back', file=sys.stderr)
           self._on_change()
-      elif self._channels and (problem := self._sign_of_life(self._channels[0])):
+      elif self._channels and (
+          problem := connection.sign_of_life(self._channels[0], self._silence)
+      ):
         self.lose(self._stub, problem)
-
-  def _sign_of_life(self, channel):
-    """Returns '' after an answer, whatever it says."""
-    try:
-      executor_pb2_grpc.ExecutorGroupStub(channel).DisposeExecutor(_NOBODY, timeout=self._silence)
-    except grpc.RpcError as error:
-      if error.code() in _GONE:
-        return f'no sign of life within {self._silence:g} s'
-    except ValueError:
-      pass  # Closed meanwhile by `lose`.
-    return ''
 
   def _try_to_connect(self):
     try:
@@ -118,7 +103,7 @@ class Peer:
     # One for the signs of life, one for everything else.
     channels = tuple(connection.open_channel(f'tcp:{self.address}') for _ in range(2))
     # Whoever answers the question is not yet the worker, which may hang.
-    if problem := self._sign_of_life(channels[0]):
+    if problem := connection.sign_of_life(channels[0], self._silence):
       _close(channels)
       self._problem = problem
       return False
