@@ -26,7 +26,8 @@ from tff_noise.runtimes import remote
 from tff_noise.runtimes import worker_process
 
 _NUM_CLIENTS = 12
-_SLEEP_MICROSECONDS = 500_000
+# Taken twice: before the element, and before the end of the data.
+_SLEEP_MICROSECONDS = 250_000
 _REPEATS = 5
 
 
