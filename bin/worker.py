@@ -45,8 +45,7 @@ def _main(argv):
     for name in sorted(_FLAGS):
       print(f'  --{name} [{_FLAGS[name].default_as_str}]\n      {_FLAGS[name].help}')
     return 0
-  _check(values)
-  address = f'{values.host}:{values.port}'
+  address = f'{_host(values)}:{values.port}'
   with child.terminable():
     worker = worker_process.WorkerProcess(
         f'tcp:{address}',
@@ -65,7 +64,8 @@ def _main(argv):
   return 1
 
 
-def _check(values):
+def _host(values):
+  """Returns the host as it stands in HOST:PORT, once the flags are found to be in order."""
   try:
     host = ipaddress.ip_address(values.host)
   except ValueError:
@@ -81,6 +81,7 @@ def _check(values):
     raise types.UsageError(
         f'--max_concurrent_clients must be at least 1, got {values.max_concurrent_clients}'
     )
+  return f'[{host}]' if host.version == 6 else str(host)
 
 
 if __name__ == '__main__':

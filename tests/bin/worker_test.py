@@ -2,7 +2,9 @@
 
 import csv
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 
@@ -12,6 +14,7 @@ from absl.testing import parameterized
 
 from tests.runtimes import processes
 from tests.runtimes import workers
+from tff_noise.runtimes import worker_process
 
 _ENVIRON = {k: v for k, v in os.environ.items() if not k.startswith('TF_')}
 _WAIT_SECONDS = 300
@@ -37,18 +40,20 @@ def _run(program, *arguments):
 
 class WorkerTest(parameterized.TestCase):
 
-  def _worker(self):
+  def _worker(self, host='127.0.0.1'):
     """Starts one; returns it, its processes and its address when it is ready."""
     [port] = workers.free_ports(1)
-    worker = _start('worker', f'--port={port}', '--allow_beyond_loopback')
+    worker = _start('worker', f'--host={host}', f'--port={port}', '--allow_beyond_loopback')
     self.addCleanup(worker.communicate)
     self.addCleanup(worker.kill)
     line = ''
     while 'ready' not in line:
       line = worker.stderr.readline()
       self.assertNotEqual(line, '', 'it ended without being ready')
-    self.assertRegex(line, f'ready on 127.0.0.1:{port} .*tensorflow-federated 0')
-    return worker, psutil.Process(worker.pid).children(recursive=True), f'127.0.0.1:{port}'
+    said = re.fullmatch(r'worker: ready on (\S+) .*tensorflow-federated 0.*\n', line)
+    self.assertTrue(said, line)
+    self.assertEndsWith(said[1], f':{port}')
+    return worker, psutil.Process(worker.pid).children(recursive=True), said[1]
 
   def test_a_run_on_two_workers_equals_a_local_one(self):
     root = self.create_tempdir().full_path
@@ -65,6 +70,15 @@ class WorkerTest(parameterized.TestCase):
     for local, remote in zip(rows['local'], rows['remote'], strict=True):
       for name in ('train_loss', 'test_loss', 'test_accuracy'):
         self.assertAlmostEqual(float(local[name]), float(remote[name]), places=4)
+
+  def test_a_worker_on_ipv6_is_named_as_it_is_printed(self):
+    try:
+      socket.create_server(('::1', 0), family=socket.AF_INET6).close()
+    except OSError:
+      self.skipTest('this machine has no IPv6')
+    _, _, address = self._worker('::1')
+    self.assertStartsWith(address, '[::1]:')
+    self.assertIn('tensorflow-federated', worker_process.ask_versions(address))
 
   @parameterized.parameters((signal.SIGTERM, 143), (signal.SIGINT, 130))
   def test_leaves_nobody(self, number, status):

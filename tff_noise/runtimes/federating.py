@@ -40,6 +40,8 @@ class Function(NamedTuple):
 
 # From a function and its argument to its value, unplaced.
 Call = Callable[[Function, Any], Any]
+# From an intrinsic and its argument to its value.
+CallIntrinsic = Callable[[building_blocks.Intrinsic, Any], Any]
 
 
 class ClientSide(abc.ABC):
@@ -81,13 +83,24 @@ class ServerSide:
       self._blocks[computation] = computation.to_building_block()
     return Function(self._blocks[computation], {})
 
-  def call(self, function: Function, argument: Any) -> Any:
-    """Returns the value of a function that has nothing federated in it."""
+  def call(
+      self, function: Function, argument: Any, call_intrinsic: CallIntrinsic | None = None
+  ) -> Any:
+    """Returns the value of a function.
+
+    Args:
+      function: To call.
+      argument: Its argument; None where it takes none.
+      call_intrinsic: Computes what is federated in it; None where nothing may be.
+    """
     block = function.block
     if isinstance(block, building_blocks.CompiledComputation):
       return self._compiled(block)(argument)
     if isinstance(block, building_blocks.Lambda):
-      return self.evaluate(block.result, {**function.bindings, block.parameter_name: argument})
+      bindings = {**function.bindings, block.parameter_name: argument}
+      return self._evaluate(block.result, bindings, call_intrinsic)
+    if isinstance(block, building_blocks.Intrinsic) and call_intrinsic is not None:
+      return call_intrinsic(block, argument)
     raise NotImplementedError(f'{block} is not a function this runtime can call.')
 
   def _compiled(self, block):
@@ -97,12 +110,10 @@ class ServerSide:
       self._functions[id(block)] = (block, function)
     return self._functions[id(block)][1]
 
-  def evaluate(self, block, bindings, call: Call | None = None) -> Any:
-    """Returns the value of a building block."""
-    call = call or self.call
+  def _evaluate(self, block, bindings, call_intrinsic):
 
     def value_of(part):
-      return self.evaluate(part, bindings, call)
+      return self._evaluate(part, bindings, call_intrinsic)
 
     match block:
       case building_blocks.Reference():
@@ -110,7 +121,7 @@ class ServerSide:
       case building_blocks.Block():
         for name, local in block.locals:
           bindings = {**bindings, name: value_of(local)}
-        return self.evaluate(block.result, bindings, call)
+        return value_of(block.result)
       case building_blocks.Struct():
         return tff.structure.Struct(
             (name, value_of(part)) for name, part in tff.structure.iter_elements(block)
@@ -120,7 +131,7 @@ class ServerSide:
         return getattr(source, block.name) if block.index is None else source[block.index]
       case building_blocks.Call():
         argument = None if block.argument is None else value_of(block.argument)
-        return call(value_of(block.function), argument)
+        return self.call(value_of(block.function), argument, call_intrinsic)
       case building_blocks.Literal():
         return block.value
       case (
@@ -151,9 +162,7 @@ class FederatingExecutor(executor_base.Executor):
   async def create_call(self, comp, arg=None):
     """See base class."""
     argument = None if arg is None else arg.value
-    return _Embedded(
-        self._call(comp.value, argument), comp.type_signature.result, self
-    )
+    return _Embedded(self._call(comp.value, argument), comp.type_signature.result, self)
 
   async def create_struct(self, elements):
     """See base class."""
@@ -206,15 +215,7 @@ class FederatingExecutor(executor_base.Executor):
     return value
 
   def _call(self, function, argument):
-    block = function.block
-    if isinstance(block, building_blocks.Intrinsic):
-      return self._intrinsic(block, argument)
-    if isinstance(block, building_blocks.Lambda):
-      bindings = dict(function.bindings)
-      if block.parameter_name is not None:
-        bindings[block.parameter_name] = argument
-      return self._server.evaluate(block.result, bindings, self._call)
-    return self._server.call(function, argument)
+    return self._server.call(function, argument, self._intrinsic)
 
   def _intrinsic(self, block, argument):
     if block.uri in AT_CLIENTS:

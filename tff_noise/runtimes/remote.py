@@ -287,9 +287,9 @@ class _Share:
   def fetch(self, handle: _Handle) -> Any:
     """Returns the value of a step; of another worker, if this one is lost."""
     for _ in range(_MAX_ATTEMPTS):
-      if self._executor is None:
-        self._choose()
       try:
+        if self._executor is None:
+          self._choose()
         return asyncio.run(self._compute(handle))
       except (tff.framework.RetryableError, grpc.RpcError, ValueError) as error:
         if not self._is_lost(error):
@@ -312,7 +312,7 @@ class _Share:
     self._worker = present[self._index % len(present)]
     # Values are forgotten with their executor, not one by one.
     self._executor = tff.framework.RemoteExecutor(self._worker.stub, dispose_batch_size=2**31)
-    self._opened = False
+    self._executor.set_cardinalities({tff.CLIENTS: self.clients.stop - self.clients.start})
 
   def _is_lost(self, error):
     """Whether the worker is gone, and not the computation wrong."""
@@ -322,10 +322,6 @@ class _Share:
     return self._worker.peer.stub is not self._worker.stub
 
   async def _compute(self, handle):
-    if not self._opened:
-      num_clients = self.clients.stop - self.clients.start
-      self._executor.set_cardinalities({tff.CLIENTS: num_clients})
-      self._opened = True
     while len(self._results) <= handle.step:
       self._results.append(await self._take(self.steps[len(self._results)]))
     return await self._results[handle.step].compute()

@@ -106,10 +106,8 @@ def ask_versions(address: str) -> Mapping[str, str]:
     OSError: If nobody answers.
     WorkerError: If who answers is not a `bin/worker`.
   """
-  family, place = sandbox.parse_door('tcp:' + address)
-  with socket.socket(family) as peer:
-    peer.settimeout(_GREETING_SECONDS)
-    peer.connect(place)
+  _, place = sandbox.parse_door('tcp:' + address)
+  with socket.create_connection(place, _GREETING_SECONDS) as peer:
     peer.sendall(sandbox.QUESTION)
     answer = b''
     while len(answer) < _MAX_GREETING and (more := peer.recv(_MAX_GREETING)):
