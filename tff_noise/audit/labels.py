@@ -65,7 +65,8 @@ def _in_client(mechanism):
       input_signature=[
           tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.int64),
           tf.TensorSpec([2], tf.int64),
-      ]
+      ],
+      autograph=False,
   )
   def flip(labels, ids, secret):
     return client_flips.flip(labels, ids, secret, mechanism)

@@ -252,7 +252,7 @@ def _table(mechanism: mechanism_lib.RandomizedResponse) -> tuple[int, int, int]:
 def _client_histogram(data, mechanism):
   """Returns int64 `[K]`, the count of each report of one client."""
 
-  @tf.function
+  @tf.function(autograph=False)
   def run(labels, example_ids, secret):
     reports = flip(labels, example_ids, secret, mechanism)
     ones = tf.ones_like(reports, tf.int64)

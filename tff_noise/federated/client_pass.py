@@ -76,7 +76,7 @@ def build_client_pass(
 
   Args:
     model: The model.
-    work: What each client does.
+    work: What each client does; without AutoGraph, as in `client_work.ClientWork`.
     local_type: TFF type of the clients' own state.
     reports: What each client reports.
     seed: The experiment's seed.
@@ -87,7 +87,7 @@ def build_client_pass(
   def client_pass(weights, data, local):
     network = keras_model.build_zeros(model)
 
-    @tf.function
+    @tf.function(autograph=False)
     def run(weights, data, local):
       keras_model.assign(network, weights)
       examples = data.get_single_element()

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from tff_noise import rng
 from tff_noise import types
+from tff_noise.federated import loops
 from tff_noise.federated import optimizer as optimizer_lib
 from tff_noise.federated import uplink
 from tff_noise.models import images
@@ -146,6 +147,9 @@ class Finished(NamedTuple):
 class ClientWork(NamedTuple):
   """A client's work, by composition.
 
+  Its functions are traced without AutoGraph: they loop with `loops.repeat`, and branch with
+  `tf.cond`.
+
   Attributes:
     loss: From `LossInputs` to a scalar.
     training: Local SGD, fresh in every round; the last batch of an epoch may be smaller.
@@ -264,7 +268,7 @@ def build_client_update(
   def client_update(broadcast, data, local):
     network = keras_model.build_zeros(model)
 
-    @tf.function
+    @tf.function(autograph=False)
     def run(broadcast, data, local):
       anchor = broadcast.weights
       if rule.start is not None:
@@ -330,16 +334,17 @@ def _train(client, work, rule, client_seed, broadcast):
   variables = list(client.network.trainable_variables)
   num_examples = tf.shape(client.labels)[0]
   state = optimizer.initialize([tf.TensorSpec(v.shape, v.dtype) for v in variables])
-  total_loss = tf.constant(0.0)
-  steps = tf.constant(0)
 
-  for epoch in tf.range(training.epochs):
-    seed = fold(client_seed, epoch)
+  def epoch(number, progress):
+    seed = fold(client_seed, number)
     order = batch_order(seed, num_examples)
     drawn = ()
     if work.draw is not None:
       drawn = work.draw(DrawInputs(fold(seed, _DRAW), num_examples, broadcast.hparams))
-    for start in tf.range(0, num_examples, training.batch_size):
+
+    def step(epoch_step, progress):
+      state, total_loss, steps = progress
+      start = epoch_step * training.batch_size
       batch = order[start : start + training.batch_size]
       step_seed = fold(seed, _FIRST_STEP + start)
       labels = tf.gather(client.labels, batch)
@@ -369,7 +374,7 @@ def _train(client, work, rule, client_seed, broadcast):
                 gradients=gradients,
                 weights=values,
                 anchor=list(client.anchor.trainable),
-                epoch_step=start // training.batch_size,
+                epoch_step=epoch_step,
                 hparams=broadcast.hparams,
                 local=client.local.own,
             )
@@ -386,8 +391,14 @@ def _train(client, work, rule, client_seed, broadcast):
       state, values = optimizer.next(state, values, gradients)
       for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
-      total_loss += loss
-      steps += 1
+      return state, total_loss + loss, steps + 1
+
+    num_steps = (num_examples + training.batch_size - 1) // training.batch_size
+    return loops.repeat(num_steps, step, progress)
+
+  _, total_loss, steps = loops.repeat(
+      training.epochs, epoch, (state, tf.constant(0.0), tf.constant(0))
+  )
   return tf.math.divide_no_nan(total_loss, tf.cast(steps, tf.float32)), steps
 
 
@@ -406,15 +417,17 @@ def predict(network, input_shape, x, seed=None) -> tf.Tensor:
   parts = tf.TensorArray(
       tf.float32, num_batches, infer_shape=False, element_shape=(None, network.outputs[0].shape[-1])
   )
-  for i in tf.range(num_batches):
+
+  def predict_batch(i, parts):
     start = i * _PREDICT_BATCH
     batch = tf.range(start, tf.minimum(start + _PREDICT_BATCH, num_examples))
     pixels = images.read(tf.gather(x, batch), input_shape)
     if seed is not None:
       pixels = images.crop_and_flip(pixels, fold(seed, i))
     logits, _ = network(pixels, training=False)
-    parts = parts.write(i, logits)
-  return parts.concat()
+    return parts.write(i, logits)
+
+  return loops.repeat(num_batches, predict_batch, parts).concat()
 
 
 def _finish(client, work, rule, client_seed, broadcast, update, loss, steps):

@@ -379,7 +379,7 @@ def _stacked_step(parts: _Parts) -> _Step:
   def next_server(state, weights, rows, round_num, held):
     score = None if parts.judge is None else parts.judge.build_score()
 
-    @tf.function
+    @tf.function(autograph=False)
     def run(state, weights, rows, round_num, held):
       decision = stacked.decide(
           rows,

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from tff_noise import types
 from tff_noise.data import client_data
+from tff_noise.federated import loops
 from tff_noise.models import images
 from tff_noise.models import keras_model
 from tff_noise.models import losses
@@ -35,19 +36,25 @@ def build_evaluation(model: keras_model.KerasModel) -> tff.Computation:
   def evaluate(weights, data):
     network = keras_model.build_zeros(model)
 
-    @tf.function
+    @tf.function(autograph=False)
     def run(weights, data):
       keras_model.assign(network, weights)
       examples = data.get_single_element()
       num_examples = tf.shape(examples['y'])[0]
-      correct, loss = tf.constant(0.0), tf.constant(0.0)
-      for start in tf.range(0, num_examples, _BATCH_SIZE):
+
+      def add_batch(i, totals):
+        correct, loss = totals
+        start = i * _BATCH_SIZE
         labels = examples['y'][start : start + _BATCH_SIZE]
         x = images.read(examples['x'][start : start + _BATCH_SIZE], model.input_shape)
         logits, _ = network(x, training=False)
         hits = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
         correct += tf.reduce_sum(tf.cast(hits, tf.float32))
         loss += losses.cross_entropy(logits, labels) * tf.cast(tf.shape(labels)[0], tf.float32)
+        return correct, loss
+
+      num_batches = (num_examples + _BATCH_SIZE - 1) // _BATCH_SIZE
+      correct, loss = loops.repeat(num_batches, add_batch, (tf.constant(0.0), tf.constant(0.0)))
       total = tf.cast(num_examples, tf.float32)
       return collections.OrderedDict(
           accuracy=tf.math.divide_no_nan(correct, total),

@@ -212,10 +212,12 @@ def median(updates: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
   """
   rows = tf.boolean_mask(updates, weights > 0)
   count = tf.shape(rows)[0]
-  if tf.equal(count, 0):
-    return tf.reduce_sum(rows, axis=0)
-  ordered = tf.sort(rows, axis=0)
-  return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+
+  def middle():
+    ordered = tf.sort(rows, axis=0)
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+
+  return tf.cond(count > 0, middle, lambda: tf.reduce_sum(rows, axis=0))
 
 
 def unflatten(flat: tf.Tensor, like: Any) -> Any:
