@@ -6,10 +6,12 @@ randomness is a function of (seed, round, client). So a run that is killed and c
 rounds since its last checkpoint and arrives at the same numbers.
 """
 
+import asyncio
 import collections
+import concurrent.futures
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -268,7 +270,8 @@ async def run_schedule(
     state_manager: Where states are saved, by round; the newest one is continued from.
     metrics_managers: Where each round's metrics are released, keyed by round.
     timing_manager: Where each round's wall time goes.
-    on_round: Called after each round.
+    on_round: Called after each round, when all that it leaves behind is written, in another thread
+      while the next round computes.
     ground_truth: From a state to columns of `metrics.csv` that only a simulation knows.
     eval_every: Steps (rounds, where a stage has no longer ones) between evaluations; the last
       round of a stage is always evaluated.
@@ -287,32 +290,10 @@ async def run_schedule(
     ledger.resume(state.ledger)
   total_rounds = sum(stage.rounds for stage in schedule.stages)
 
-  while True:
-    stage, state = next_stage(schedule, state)
-    if stage is None:
-      return state
-    started = time.monotonic()
-    state, train = run_round(schedule, state, federation, datasets, ledger)
-    seconds = time.monotonic() - started
-    done = state.round_num
-    evaluated = {f'{name}_{m}': np.nan for name in evaluations for m in ('accuracy', 'loss')}
-    if _is_evaluated(stage, state.stage_round, eval_every):
-      weights = evaluated_weights(stage, state)
-      for name, evaluate in evaluations.items():
-        evaluated.update({f'{name}_{m}': float(v) for m, v in evaluate(weights).items()})
-    metrics = {
-        'stage': stage.name,
-        **evaluated,
-        # Nobody knows them where nothing but updates may leave a client.
-        'train_loss': float(train.get('loss', np.nan)),
-        'clients': train['clients'],
-        'rejected': int(train.get('rejected', 0)),
-        **_traffic(stage, train),
-        **stage.columns(done, state.records),
-        **ground_truth(state),
-    }
+  async def write(state, metrics, seconds):
     # Metrics first: a state that is saved has all its rows, and a row without its state is
     # replaced when the round is run again.
+    done = state.round_num
     for manager in metrics_managers:
       await manager.release(_row(metrics), done)
     await timing_manager.release({'seconds': seconds}, done)
@@ -320,10 +301,62 @@ async def run_schedule(
       await state_manager.save(state, done)
     on_round(RoundResult(done, metrics, seconds))
 
+  with _Background() as background:
+    while True:
+      stage, state = next_stage(schedule, state)
+      if stage is None:
+        background.wait()
+        return state
+      started = time.monotonic()
+      state, train = run_round(schedule, state, federation, datasets, ledger)
+      seconds = time.monotonic() - started
+      done = state.round_num
+      evaluated = {f'{name}_{m}': np.nan for name in evaluations for m in ('accuracy', 'loss')}
+      if evaluations and _is_evaluated(stage, state.stage_round, eval_every):
+        weights = evaluated_weights(stage, state)
+        for name, evaluate in evaluations.items():
+          evaluated.update({f'{name}_{m}': float(v) for m, v in evaluate(weights).items()})
+      metrics = {
+          'stage': stage.name,
+          **evaluated,
+          # Nobody knows them where nothing but updates may leave a client.
+          'train_loss': float(train.get('loss', np.nan)),
+          'clients': train['clients'],
+          'rejected': int(train.get('rejected', 0)),
+          **_traffic(stage, train),
+          **stage.columns(done, state.records),
+          **ground_truth(state),
+      }
+      background.start(write, state, metrics, seconds)
+
+
+class _Background:
+  """Runs one coroutine after another in a thread of its own."""
+
+  def __init__(self):
+    self._thread = concurrent.futures.ThreadPoolExecutor(1)
+    self._last = None
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self._thread.shutdown()
+
+  def start(self, function: Callable[..., Coroutine[Any, Any, None]], *args) -> None:
+    """Starts `function(*args)` when the one before has ended; raises the error of that one."""
+    self.wait()
+    self._last = self._thread.submit(lambda: asyncio.run(function(*args)))
+
+  def wait(self) -> None:
+    """Returns when the last one has ended; raises its error."""
+    if self._last is not None:
+      self._last.result()
+
 
 def evaluated_weights(stage: method.Stage, state: ProgramState) -> Any:
   """Returns the weights that are evaluated, mostly the server's."""
-  weights = stage.round_process.process.get_model_weights(state.server)
+  weights = state.server.global_model_weights
   evaluated = stage.round_process.optimizer.evaluated
   return weights if evaluated is None else evaluated(weights, state.local_optimizer)
 
@@ -333,9 +366,7 @@ def own_models(schedule: method.Schedule, state: ProgramState) -> list[Any]:
   last = [stage for stage in schedule.stages if stage.rounds][-1].round_process
   if last.optimizer.own_models is None:
     return []
-  return last.optimizer.own_models(
-      last.process.get_model_weights(state.server), state.local_optimizer
-  )
+  return last.optimizer.own_models(state.server.global_model_weights, state.local_optimizer)
 
 
 def _traffic(stage, train):
