@@ -39,7 +39,7 @@ def main() -> float:
       cohort = random.Random(round_num).sample(range(len(data.clients)), 5)
       output = process.next(state, [data.clients[i] for i in cohort], [kept[i] for i in cohort])
       state = output.state
-      for client, own in zip(cohort, output.local, strict=True):
+      for client, own in uplink.by_client(output.local, cohort).items():
         kept[client] = own
     accuracy = evaluate(process.get_model_weights(state))['accuracy']
   print(f'test accuracy {accuracy:.3f} after {_ROUNDS} rounds')

@@ -51,7 +51,7 @@ class PassTest(federated_test_case.FederatedTestCase):
         'data={<x=float32[?,2],y=int32[?],client=int32>*}@CLIENTS,'
         'local={<labels=int32[?]>}@CLIENTS> -> '
         '<reports=<client=int32[?],confident=int32[?]>@SERVER,'
-        'local={<labels=int32[?]>}@CLIENTS>)',
+        'local={<client=int32,own=<labels=int32[?]>,optimizer=<>>}@CLIENTS>)',
     )
 
   def test_clients_change_their_own_states_by_the_global_model(self):
@@ -65,7 +65,7 @@ class PassTest(federated_test_case.FederatedTestCase):
         toy.client(6, [[0, 5]], [0]),
     ]
     output = built.run(_weights(), data, [_own(0, 0, 1), _own(1), _own(1)])
-    self.assertEqual([v['labels'].tolist() for v in output['local']], [[1, 0, 0], [1], [1]])
+    self.assertEqual([v.own['labels'].tolist() for v in output['local']], [[1, 0, 0], [1], [1]])
     reports = per_client.in_order(output['reports'], np.array([4, 9, 6]))
     self.assertEqual(reports['confident'].tolist(), [2, 0, 1])
 
@@ -77,7 +77,7 @@ class PassTest(federated_test_case.FederatedTestCase):
     built = client_pass.build_client_pass(toy.linear_model(), work, _LABELS, seed=0)
     data = [toy.client(3, [[1, 0], [1, 0]], [1, 0]), toy.client(5, [[1, 0]], [1])]
     output = built.run(_weights(), data, [_own(7, 7), _own(7)])
-    self.assertEqual([v['labels'].tolist() for v in output['local']], [[103, 3], [105]])
+    self.assertEqual([v.own['labels'].tolist() for v in output['local']], [[103, 3], [105]])
     self.assertEmpty(output['reports'])
 
   def test_client_without_examples(self):
@@ -86,7 +86,7 @@ class PassTest(federated_test_case.FederatedTestCase):
     )
     data = [toy.client(0, [], []), toy.client(1, [[0, 5]], [0])]
     output = built.run(_weights(), data, [_own(), _own(0)])
-    self.assertEqual([v['labels'].tolist() for v in output['local']], [[], [1]])
+    self.assertEqual([v.own['labels'].tolist() for v in output['local']], [[], [1]])
     reports = per_client.in_order(output['reports'], np.array([0, 1]))
     self.assertEqual(reports['confident'].tolist(), [0, 1])
 
@@ -100,8 +100,8 @@ class PassTest(federated_test_case.FederatedTestCase):
         toy.linear_model('batch'), _relabel, _LABELS, (_CONFIDENT,), seed=0
     )
     data = [toy.client(0, [[1, 0], [19, 0]], [0, 1])]
-    (own,) = built.run(weights, data, [_own(0, 1)])['local']
-    self.assertEqual(own['labels'].tolist(), [1, 0])
+    (kept,) = built.run(weights, data, [_own(0, 1)])['local']
+    self.assertEqual(kept.own['labels'].tolist(), [1, 0])
 
   def test_predicts_some_examples(self):
     local_type = tff.TensorType(np.float32, (None, 2))
@@ -113,7 +113,7 @@ class PassTest(federated_test_case.FederatedTestCase):
     built = client_pass.build_client_pass(toy.linear_model(), work, local_type, seed=0)
     data = [toy.client(4, [[1, 2], [3, 4], [5, 6]], [0, 1, 0]), toy.client(9, [[7, 8]], [1])]
     output = built.run(_weights(((1, 0), (1, 2))), data, [np.zeros((0, 2), np.float32)] * 2)
-    first, second = output['local']
+    first, second = (kept.own for kept in output['local'])
     # (a, b) has the logits (a + b, 2 b).
     self.assertEqual(first.tolist(), [[11, 12], [3, 4], [11, 12]])
     self.assertEqual(second.tolist(), [[15, 16]] * 3)
@@ -128,7 +128,7 @@ class PassTest(federated_test_case.FederatedTestCase):
       )
       data = [toy.client(c, [[1, 0]], [0]) for c in clients]
       output = built.run(_weights(), data, [np.zeros(2, np.int32)] * len(clients))
-      return [tuple(s) for s in output['local']]
+      return [tuple(kept.own) for kept in output['local']]
 
     first = seeds(0, 3, 5, 8)
     self.assertEqual(seeds(0, 8, 3), [first[2], first[0]])
@@ -144,7 +144,7 @@ class PassTest(federated_test_case.FederatedTestCase):
     output = built.run(
         _weights(), [toy.client(0, x.tolist(), y.tolist())], [_own(*[0] * count)]
     )
-    np.testing.assert_array_equal(output['local'][0]['labels'], y)
+    np.testing.assert_array_equal(output['local'][0].own['labels'], y)
     self.assertEqual(output['reports']['confident'].tolist(), [count])
 
 
@@ -194,7 +194,7 @@ class AugmentedTest(federated_test_case.FederatedTestCase):
     data = client_data.client_dataset(x, np.zeros(5), client)
     output = built.run(weights, [data], [np.zeros((5, 2), np.float32)])
     plain = x.reshape(5, 30) / 255 @ weights.trainable[0]
-    return output['local'][0], plain
+    return output['local'][0].own, plain
 
   def test_plain_images_by_hand(self):
     found, expected = self._predict(False)

@@ -84,7 +84,7 @@ class LocalTrainingTest(federated_test_case.FederatedTestCase):
         str(computation.type_signature.result),
         '<update=<trainable=<float32[2,2]>,non_trainable=<>>,weight=float32,'
         'sums=<loss=float32,examples=float32,rejected=int32>,reports=<>,'
-        'local=<own=<>,optimizer=<>>>',
+        'local=<client=int32,own=<>,optimizer=<>>>',
     )
 
   @parameterized.parameters((1, 1), (2, 2), (3, 5), (2, 10))
@@ -316,15 +316,15 @@ class OptimizerRuleTest(federated_test_case.FederatedTestCase):
     computation = client_work.build_client_update(
         toy.linear_model(), work, 0, rule, tff.TensorType(np.float32, (3,))
     )
-    local = '<own=int32,optimizer=<drift=<float32[2,2]>>>'
+    local = 'own=int32,optimizer=<drift=<float32[2,2]>>>'
     parameter = computation.type_signature.parameter
     self.assertEqual(str(parameter['broadcast']['optimizer']), 'float32[3]')
-    self.assertEqual(str(parameter['local']), local)
+    self.assertEqual(str(parameter['local']), f'<{local}')
     self.assertEqual(
         str(computation.type_signature.result),
         '<update=int32,weight=float32,'
         'sums=<loss=float32,examples=float32,rejected=int32,moved=float32>,reports=<>,'
-        f'local={local}>',
+        f'local=<client=int32,{local}>',
     )
 
   def test_without_a_rule_nothing_changes(self):
@@ -465,7 +465,7 @@ class OptimizerRuleTest(federated_test_case.FederatedTestCase):
         ),
         kept=np.float32(9),
     )
-    self.assertEqual(output.local, uplink.ClientState(6, 4.5))
+    self.assertEqual(output.local, uplink.ReturnedState(0, 6, 4.5))
     self.assertEqual(dict(output.update), {'twice': 6})
     self.assertEqual((output.sums['of_method'], output.sums['of_optimizer']), (5, 9))
 

@@ -202,19 +202,32 @@ class StatefulTest(federated_test_case.FederatedTestCase):
     result = compose.build_round_process(toy.linear_model(), _counting_work(), seed=0)
     parameter = result.process.next.type_signature.parameter
     self.assertLen(parameter, 3)
-    local = '{<own=int32,optimizer=<>>}@CLIENTS'
-    self.assertEqual(str(parameter[2]), local)
-    self.assertEqual(str(result.process.next.type_signature.result.local), local)
+    self.assertEqual(str(parameter[2]), '{<own=int32,optimizer=<>>}@CLIENTS')
+    self.assertEqual(
+        str(result.process.next.type_signature.result.local),
+        '{<client=int32,own=int32,optimizer=<>>}@CLIENTS',
+    )
 
-  def test_states_come_back_to_their_clients_in_order(self):
+  def test_states_come_back_with_their_clients_ids(self):
     process = compose.build_round_process(toy.linear_model(), _counting_work(), seed=0).process
     data = [toy.client(i, [[1, i]] * (i + 1), [0] * (i + 1)) for i in range(6)]
     state = process.initialize()
     local = _own(*(100 * i for i in range(6)))
     for _ in range(5):
       output = process.next(state, data, local)
-      state, local = output.state, output.local
+      kept = uplink.by_client(output.local[::-1], range(6))
+      state, local = output.state, [kept[i] for i in range(6)]
     self.assertEqual([int(v.own) for v in local], [100 * i + 5 for i in range(6)])
+
+  def test_states_of_other_clients_are_refused(self):
+    returned = [uplink.ReturnedState(i, 10 * i, ()) for i in (2, 1)]
+    self.assertEqual(
+        uplink.by_client(returned, [1, 2]),
+        {1: uplink.ClientState(10), 2: uplink.ClientState(20)},
+    )
+    for others in ([1], [1, 2, 3], [1, 3], [1, 1]):
+      with self.assertRaisesRegex(ValueError, r'states of clients \[1, 2\], expected'):
+        uplink.by_client(returned, others)
 
   def test_local_state_is_no_uplink(self):
     result = compose.build_round_process(toy.linear_model(), _counting_work(), seed=0)
@@ -399,9 +412,9 @@ class OptimizerTest(federated_test_case.FederatedTestCase):
   @parameterized.parameters(
       # Gradients [0, 0] are 1 + m of a method's number m, 0 and 1, plus the optimizer's, 10 and 20,
       # which is all of the other entries; then the numbers are 1, 2 and 110, 120.
-      (True, False, '<own=int32,optimizer=<>>', 1.5, 0, 4, 0),
-      (False, True, '<own=<>,optimizer=float32>', 16, 15, 16 + 116, 15 + 115),
-      (True, True, '<own=int32,optimizer=float32>', 16.5, 15, 16.5 + 117.5, 15 + 115),
+      (True, False, 'own=int32,optimizer=<>', 1.5, 0, 4, 0),
+      (False, True, 'own=<>,optimizer=float32', 16, 15, 16 + 116, 15 + 115),
+      (True, True, 'own=int32,optimizer=float32', 16.5, 15, 16.5 + 117.5, 15 + 115),
   )
   def test_clients_keep_what_method_and_optimizer_keep(
       self, of_method, of_optimizer, local_type, first, others, second, others_second
@@ -419,9 +432,9 @@ class OptimizerTest(federated_test_case.FederatedTestCase):
     )
     process = result.process
     self.assertIsInstance(process, compose.StatefulProcess)
-    self.assertEqual(str(process.local_type), local_type)
+    self.assertEqual(str(process.local_type), f'<{local_type}>')
     self.assertEqual(
-        str(process.next.type_signature.result.local), f'{{{local_type}}}@CLIENTS'
+        str(process.next.type_signature.result.local), f'{{<client=int32,{local_type}>}}@CLIENTS'
     )
     self.assertEqual(result.optimizer.client.initial_state, 0 if of_optimizer else ())
     # It is no uplink.
@@ -440,7 +453,8 @@ class OptimizerTest(federated_test_case.FederatedTestCase):
     state = process.initialize()
     for total, rest in ((first, others), (second, others_second)):
       output = process.next(state, data, local)
-      state, local = output.state, output.local
+      kept = uplink.by_client(output.local, range(2))
+      state, local = output.state, [kept[i] for i in range(2)]
       weights = process.get_model_weights(state).trainable[0]
       np.testing.assert_allclose(weights, [[-total, -rest], [-rest, -rest]], rtol=1e-5)
     for i, kept in enumerate(local):

@@ -553,7 +553,8 @@ class OptimizersTest(federated_test_case.FederatedTestCase):
     local = [uplink.ClientState((), built.optimizer.client.initial_state) for _ in _UNEQUAL]
     for _ in range(3):
       output = built.process.next(state, _datasets(_UNEQUAL), local)
-      state, local = output.state, output.local
+      state = output.state
+      local = [uplink.ClientState(kept.own, kept.optimizer) for kept in output.local]
       trained = [kept.optimizer['model'] for kept in local]
       np.testing.assert_allclose(
           output.metrics['reports']['score'],

@@ -281,7 +281,7 @@ class CorrectionTest(federated_test_case.FederatedTestCase):
     output = _parts(**params).correct.run(
         _model_weights(_IDENTITY), [toy.client(4, _X, _Y)], [_local(_Y, _LOSSES, 0.1)]
     )
-    [local], reports = output['local'], output['reports']
+    local, reports = output['local'][0].own, output['reports']
     self.assertEqual(reports['client'], [4])
     # Its noise is the share of the component of the larger losses, as the server hears it.
     self.assertAlmostEqual(float(local['noise']), 0.4, places=6)
@@ -317,7 +317,7 @@ class CorrectionTest(federated_test_case.FederatedTestCase):
     output = _parts(confidence_bound=bound).relabel_all.run(
         _model_weights(_IDENTITY), [toy.client(4, _X, _Y)], [_local(_Y, _LOSSES, 0.1)]
     )
-    [local] = output['local']
+    local = output['local'][0].own
     changed = set(np.flatnonzero(local['labels'] != _Y))
     self.assertEqual(changed, {1, 2, *expected})
     self.assertAlmostEqual(float(local['noise']), 0.1)
@@ -626,8 +626,8 @@ class StatisticsImagesTest(federated_test_case.FederatedTestCase):
     return (
         trained.local[0].own['losses'],
         trained.metrics['reports']['lid'],
-        relabelled['local'][0]['labels'],
-        corrected['local'][0]['labels'],
+        relabelled['local'][0].own['labels'],
+        corrected['local'][0].own['labels'],
     )
 
   def test_augmented_or_plain(self):

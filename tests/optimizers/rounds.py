@@ -64,7 +64,7 @@ class Federation:
       output = self.process.next(
           self.state, data, [uplink.ClientState((), self.kept[c]) for c in cohort]
       )
-      for c, local in zip(cohort, output.local, strict=True):
+      for c, local in uplink.by_client(output.local, cohort).items():
         self.kept[c] = local.optimizer
     self.state = output.state
     return output.metrics['client_work']['train']

@@ -56,7 +56,7 @@ class ClientPass(NamedTuple):
 
   Attributes:
     run: `(<weights=W@SERVER, data={D*}@CLIENTS, local={L}@CLIENTS> -> <reports=R@SERVER,
-      local={L}@CLIENTS>)`; R is `<>` without reports.
+      local={S}@CLIENTS>)`; R is `<>` without reports, S an `uplink.ReturnedState`.
     fields: Every value that leaves a client.
   """
 
@@ -109,7 +109,8 @@ def build_client_pass(
           )
       )
       return collections.OrderedDict(
-          reports=client_work.pack_reports(examples, output.reports), local=output.local
+          reports=client_work.pack_reports(examples, output.reports),
+          local=uplink.ReturnedState(examples['client'], output.local, ()),
       )
 
     return run(weights, data, local)

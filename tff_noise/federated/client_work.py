@@ -474,7 +474,11 @@ def _finish(client, work, rule, client_seed, broadcast, update, loss, steps):
   used = weight > 0
   update = tf.nest.map_structure(lambda t: tf.where(used, t, tf.zeros_like(t)), sent.update)
   return uplink.ClientOutput(
-      update, weight, sums, pack_reports(client.examples, reports), local
+      update,
+      weight,
+      sums,
+      pack_reports(client.examples, reports),
+      uplink.ReturnedState(client.examples['client'], *local),
   )
 
 

@@ -40,8 +40,8 @@ class StatefulProcess(NamedTuple):
   Attributes:
     initialize: `( -> S@SERVER)`.
     next: `(<state=S@SERVER, data={D*}@CLIENTS, local={L}@CLIENTS> ->
-      <state=S@SERVER, metrics=M@SERVER, local={L}@CLIENTS>)`. The k-th client-placed result belongs
-      to the k-th argument in this project's runtimes; key stored states by client id all the same.
+      <state=S@SERVER, metrics=M@SERVER, local={R}@CLIENTS>)`. R is an `uplink.ReturnedState`, L
+      with the client's id: see `uplink.by_client`.
     get_model_weights: `(S -> W)`.
     set_model_weights: `(<S, W> -> S)`.
     get_hparams: `(S -> H)`.

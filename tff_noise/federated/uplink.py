@@ -7,6 +7,7 @@ computation and refuses whatever is not declared, metrics included.
 """
 
 import enum
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,6 +110,38 @@ class ClientState(NamedTuple):
   optimizer: Any = ()
 
 
+class ReturnedState(NamedTuple):
+  """What a client keeps after its computation, with its name on it: runtimes may change the order.
+
+  Attributes:
+    client: int32, its id.
+    own: See `ClientState`.
+    optimizer: See `ClientState`.
+  """
+
+  client: Any
+  own: Any
+  optimizer: Any
+
+
+def by_client(
+    returned: Sequence[ReturnedState], clients: Sequence[int]
+) -> dict[int, ClientState]:
+  """Returns what clients keep, by their ids.
+
+  Args:
+    returned: Of a computation, in any order.
+    clients: The ids of those that took part.
+
+  Raises:
+    ValueError: If they are not those of exactly these clients.
+  """
+  ids = [int(r.client) for r in returned]
+  if sorted(ids) != sorted(clients):
+    raise ValueError(f'states of clients {sorted(ids)}, expected {sorted(clients)}')
+  return {i: ClientState(r.own, r.optimizer) for i, r in zip(ids, returned, strict=True)}
+
+
 class ClientOutput(NamedTuple):
   """What a client's computation returns.
 
@@ -118,7 +151,7 @@ class ClientOutput(NamedTuple):
     weight: float32, the weight of `update` in the mean.
     sums: OrderedDict of scalars, one for each `UplinkSum`.
     reports: OrderedDict of scalars, `client` and one for each `UplinkReport`; empty without any.
-    local: The client's new `ClientState`; never aggregated.
+    local: The client's `ReturnedState`; never aggregated.
   """
 
   update: Any

@@ -205,6 +205,7 @@ def _flat(weights: Any) -> np.ndarray:
 def _run_pass(name, part, clients, progress, chosen):
   """Runs a pass over the chosen clients; returns the states of all and the reports in order."""
   from tff_noise.federated import per_client
+  from tff_noise.federated import uplink
 
   local = list(progress.local)
   if not len(chosen):
@@ -215,8 +216,8 @@ def _run_pass(name, part, clients, progress, chosen):
       [clients.datasets[i] for i in chosen],
       [local[i] for i in chosen],
   )
-  for i, own in zip(chosen, output['local'], strict=True):
-    local[i] = own
+  for i, kept in uplink.by_client(output['local'], chosen).items():
+    local[i] = kept.own
   reports = per_client.in_order(output['reports'], chosen) if part.fields else {}
   return tuple(local), reports
 

@@ -193,12 +193,13 @@ def _client_states(state, cohort):
 def _with_client_states(state, cohort, output):
   """Keyed by client id: only the cohort's own states change."""
   local, local_optimizer = list(state.local), list(state.local_optimizer)
-  for client, returned, used in zip(cohort, output.local, _used(output, cohort), strict=True):
+  kept = uplink.by_client(output.local, cohort)
+  for client, used in zip(cohort, _used(output, cohort), strict=True):
     if local:
-      local[client] = returned.own
+      local[client] = kept[client].own
     # What the server's optimizer left out, the client's has to forget: they belong together.
     if local_optimizer and used:
-      local_optimizer[client] = returned.optimizer
+      local_optimizer[client] = kept[client].optimizer
   return state._replace(local=tuple(local), local_optimizer=tuple(local_optimizer))
 
 
