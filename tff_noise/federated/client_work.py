@@ -435,11 +435,10 @@ def _finish(client, work, rule, client_seed, broadcast, update, loss, steps):
   finite = tf.reduce_all(
       [tf.reduce_all(tf.math.is_finite(t)) for t in [loss, *tf.nest.flatten(update)]]
   )
-  # `where` and not a product: NaN * 0 is NaN.
-  def keep(t):
-    return tf.where(finite, t, tf.zeros_like(t))
+  def keep(values):
+    return _or_zeros(finite, values)
 
-  update = tf.nest.map_structure(keep, update)
+  update = keep(update)
   weight = keep(tf.cast(tf.shape(client.labels)[0], tf.float32))
   sums = collections.OrderedDict(
       loss=keep(loss) * weight,
@@ -454,7 +453,7 @@ def _finish(client, work, rule, client_seed, broadcast, update, loss, steps):
   sent = rule.send(
       optimizer_lib.LocalResult(
           update,
-          tf.nest.map_structure(keep, keras_model.read(client.network)),
+          keep(keras_model.read(client.network)),
           steps,
           weight,
           loss,
@@ -464,15 +463,11 @@ def _finish(client, work, rule, client_seed, broadcast, update, loss, steps):
   )
   sums.update({name: keep(tf.convert_to_tensor(v)) for name, v in sent.sums.items()})
   # What a model that diverged says of the client's own state is not kept either.
-  local = tf.nest.map_structure(
-      lambda new, old: tf.where(finite, new, old),
-      uplink.ClientState(finished.local, sent.state),
-      client.local,
-  )
+  state = uplink.ClientState(finished.local, sent.state)
+  local = tf.cond(finite, lambda: state, lambda: client.local)
   reports = collections.OrderedDict([*finished.reports.items(), *sent.reports.items()])
   # Whatever the rule makes of no update: in the mean, 0 times what is not finite would be seen.
-  used = weight > 0
-  update = tf.nest.map_structure(lambda t: tf.where(used, t, tf.zeros_like(t)), sent.update)
+  update = _or_zeros(weight > 0, sent.update)
   return uplink.ClientOutput(
       update,
       weight,
@@ -480,6 +475,11 @@ def _finish(client, work, rule, client_seed, broadcast, update, loss, steps):
       pack_reports(client.examples, reports),
       uplink.ReturnedState(client.examples['client'], *local),
   )
+
+
+def _or_zeros(condition, values):
+  """The values, uncopied, or zeros; not a product: NaN * 0 is NaN."""
+  return tf.cond(condition, lambda: values, lambda: tf.nest.map_structure(tf.zeros_like, values))
 
 
 def _finish_inputs(client, work, seed, broadcast, update, steps):
