@@ -2,12 +2,15 @@
 
 import asyncio
 import collections
+import os
 import shutil
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from tests import federated_test_case
 from tests import toy
@@ -197,13 +200,15 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     self.federation = _federation()
 
   def _run(
-      self, schedule, *, stop_after=None, run_dir=None, eval_every=1, checkpoint_every=3, **more
+      self, schedule, *, stop_after=None, run_dir=None, eval_every=1, checkpoint_every=3,
+      on_round=lambda _: None, **more
   ):
     run_dir = run_dir or self.run_dir
     results = []
 
-    def on_round(result):
+    def collect(result):
       results.append(result)
+      on_round(result)
       if result.round_num == stop_after:
         raise _Stop
 
@@ -218,7 +223,7 @@ class TrainingTest(federated_test_case.FederatedTestCase):
             state_manager=managers.build_state_manager(run_dir),
             metrics_managers=managers.build_metrics_managers(run_dir),
             timing_manager=managers.build_timing_manager(run_dir),
-            on_round=on_round,
+            on_round=collect,
             eval_every=eval_every,
             checkpoint_every=checkpoint_every,
             ledger=federated_test_case.open_ledger(schedule, run_dir.file('ledger.jsonl')),
@@ -279,6 +284,35 @@ class TrainingTest(federated_test_case.FederatedTestCase):
   def test_last_round_is_evaluated_also_in_the_middle_of_a_step(self):
     _, results = self._run(_schedule(_stage('steps', 5, step_ends=(2, 4))), eval_every=100)
     self.assertEqual(self._evaluated(results), [5])
+
+  def test_a_round_is_reported_when_it_is_on_disk(self):
+    found = []
+
+    def on_round(result):
+      with open(self.run_dir.file('metrics.csv'), encoding='utf-8') as file:
+        rows = len(file.readlines()) - 1
+      states = {name for name in os.listdir(self.run_dir.file('state')) if '_temp' not in name}
+      found.append((result.round_num, rows, f'round_{result.round_num}' in states))
+
+    self._run(_schedule(_stage('train', 4)), on_round=on_round, checkpoint_every=2)
+    self.assertEqual(found, [(1, 1, False), (2, 2, True), (3, 3, False), (4, 4, True)])
+
+  @parameterized.parameters(1, 3)
+  def test_what_cannot_be_written_ends_the_run(self, failing_round):
+    class Full(tff.program.ReleaseManager):
+
+      async def release(self, value, key):
+        if key == failing_round:
+          raise OSError('no space left')
+
+    with (
+        mock.patch.object(managers, 'build_timing_manager', return_value=Full()),
+        self.assertRaisesRegex(OSError, 'no space left'),
+    ):
+      self._run(_schedule(_stage('train', 3)), checkpoint_every=1)
+    # The round was not saved: it is run again.
+    _, results = self._run(_schedule(_stage('train', 3)))
+    self.assertEqual(results[0].round_num, failing_round)
 
   def test_ground_truth_is_a_column_of_every_round(self):
     _, results = self._run(
