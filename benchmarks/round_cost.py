@@ -30,6 +30,7 @@ from tff_noise.federated import judges
 from tff_noise.federated import uplink
 from tff_noise.methods import fedcorr
 from tff_noise.methods import fedcorr_clients
+from tff_noise.methods import fedcorr_params
 from tff_noise.methods import feddpcont
 from tff_noise.methods import method
 from tff_noise.methods import plain
@@ -103,7 +104,7 @@ def _label_correction(size, repeats):
   datasets = _images(1, size)
   task = _task(_cnn(), training, 1, size)
   # Without the proximal term, which is no statistic, fine-tuning is pre-processing without them.
-  params = fedcorr.FedCorrParams(mixup=False, proximal=0.0)
+  params = fedcorr_params.FedCorrParams(mixup=False, proximal=0.0)
   parts = fedcorr_clients.build(task, params)
   examples = types.ClientExamples(None, np.zeros(size, np.int32), None)
   own = fedcorr.initial_local(examples)

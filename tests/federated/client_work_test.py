@@ -15,6 +15,7 @@ from tff_noise import types
 from tff_noise.data import client_data
 from tff_noise.federated import client_work
 from tff_noise.federated import optimizer
+from tff_noise.federated import seeds
 from tff_noise.federated import uplink
 from tff_noise.models import keras_model
 from tff_noise.models import losses
@@ -102,8 +103,8 @@ class LocalTrainingTest(federated_test_case.FederatedTestCase):
 
     weights, velocity, batch_losses = np.zeros((2, 2)), np.zeros((2, 2)), []
     for epoch in range(epochs):
-      seed = client_work.fold(rng.tf_seed(3, 'local training'), 4, 7, epoch)
-      order = client_work.batch_order(seed, 3).numpy()
+      seed = seeds.fold(rng.tf_seed(3, 'local training'), 4, 7, epoch)
+      order = seeds.batch_order(seed, 3).numpy()
       for start in range(0, 3, batch_size):
         batch = order[start : start + batch_size]
         log_p = x[batch] @ weights
@@ -155,7 +156,7 @@ class RandomnessTest(federated_test_case.FederatedTestCase):
     draws = []
     base = rng.tf_seed(0, 'local training')
     for epoch in range(3):
-      seed = client_work.fold(base, 1, 0, epoch)
+      seed = seeds.fold(base, 1, 0, epoch)
       for start in (0, 2):
         step = tf.random.experimental.stateless_fold_in(seed, 2 + start)
         draws.append(tf.random.stateless_uniform((), step).numpy())
@@ -165,7 +166,7 @@ class RandomnessTest(federated_test_case.FederatedTestCase):
   def test_every_epoch_visits_every_example_once_in_its_own_order(self):
     base = rng.tf_seed(0, 'local training')
     orders = [
-        client_work.batch_order(client_work.fold(base, 1, 0, e), 50).numpy()
+        seeds.batch_order(seeds.fold(base, 1, 0, e), 50).numpy()
         for e in range(3)
     ]
     for order in orders:

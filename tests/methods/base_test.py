@@ -21,6 +21,7 @@ from tff_noise.federated import compose
 from tff_noise.federated import disclosure
 from tff_noise.federated import label_communication
 from tff_noise.methods import fedcorr
+from tff_noise.methods import fedcorr_params
 from tff_noise.methods import feddpcont
 from tff_noise.methods import method
 from tff_noise.methods import registry as methods
@@ -143,7 +144,7 @@ class _TestCase(federated_test_case.FederatedTestCase):
 @functools.cache
 def _fedcorr(base=''):
   """The schedule of FedCorr with a base, and its states."""
-  params = fedcorr.FedCorrParams(lid_neighbours=2, confidence=0.01, clean_threshold=1.0)
+  params = fedcorr_params.FedCorrParams(lid_neighbours=2, confidence=0.01, clean_threshold=1.0)
   schedule = fedcorr.METHOD.build(_task(base, stages=_STAGES, rounds=20), params)
   return schedule, _states(schedule, ledger_path=_ledger_path('fedcorr', base))
 

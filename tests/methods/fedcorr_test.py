@@ -25,6 +25,7 @@ from tff_noise.federated import intrinsic_dimension
 from tff_noise.federated import uplink
 from tff_noise.methods import fedcorr
 from tff_noise.methods import fedcorr_clients
+from tff_noise.methods import fedcorr_params
 from tff_noise.methods import method
 from tff_noise.methods import plain
 from tff_noise.models import architectures
@@ -52,7 +53,7 @@ _DIFFERENCES = (
 
 
 def _params(**changes):
-  return fedcorr.FedCorrParams(**{'lid_neighbours': 2, 'iterations': 2, **changes})
+  return fedcorr_params.FedCorrParams(**{'lid_neighbours': 2, 'iterations': 2, **changes})
 
 
 def _task(sizes, **changes):
@@ -141,26 +142,26 @@ class ParamsTest(parameterized.TestCase):
   def test_out_of_range(self, **change):
     [name] = change
     with self.assertRaisesRegex(ValueError, f'^{name} must'):
-      fedcorr.FedCorrParams(**change)
+      fedcorr_params.FedCorrParams(**change)
 
   def test_ends_of_the_ranges_are_allowed(self):
-    fedcorr.FedCorrParams(
+    fedcorr_params.FedCorrParams(
         iterations=0, proximal=0.0, fraction=1.0, relabel_ratio=0.0, clean_threshold=1.0,
         confidence=1.0, lid_neighbours=2,
     )
 
   def test_semantics_set_all_differences_that_are_left_empty(self):
     for semantics, column in (('paper', 1), ('reference', 2)):
-      params = fedcorr.FedCorrParams(semantics=semantics)
+      params = fedcorr_params.FedCorrParams(semantics=semantics)
       for row in _DIFFERENCES:
         self.assertEqual(params.follows(row[0]), row[column])
     for name, paper, reference in _DIFFERENCES:
-      own = fedcorr.FedCorrParams(semantics='reference', **{name: paper})
+      own = fedcorr_params.FedCorrParams(semantics='reference', **{name: paper})
       self.assertEqual(own.follows(name), paper)
-      self.assertEqual(fedcorr.FedCorrParams(**{name: reference}).follows(name), reference)
+      self.assertEqual(fedcorr_params.FedCorrParams(**{name: reference}).follows(name), reference)
 
   def test_all_differences_are_tested_here(self):
-    empty = [f.name for f in dataclasses.fields(fedcorr.FedCorrParams) if f.default == '']
+    empty = [f.name for f in dataclasses.fields(fedcorr_params.FedCorrParams) if f.default == '']
     self.assertEqual(empty, [name for name, _, _ in _DIFFERENCES])
 
 
@@ -841,7 +842,7 @@ class DigitsTest(federated_test_case.FederatedTestCase):
 
   @parameterized.parameters(0, 1, 2)
   def test_nobody_is_noisy_without_noise(self, seed):
-    params = fedcorr.FedCorrParams(iterations=3)
+    params = fedcorr_params.FedCorrParams(iterations=3)
     spec = noise.NoiseSpec('none')
     state, scene, accuracy = self._run(seed, spec, fedcorr.METHOD, params, 16)
     # At the end: with so few and small clients an iteration before may take one for noisy.
@@ -855,7 +856,7 @@ class DigitsTest(federated_test_case.FederatedTestCase):
   def test_noisy_clients_are_found(self, seed):
     state, scene, accuracy = self._run(
         seed, noise.NoiseSpec('client_uniform', rho=0.5, tau=0.5), fedcorr.METHOD,
-        fedcorr.FedCorrParams(iterations=3), 16,
+        fedcorr_params.FedCorrParams(iterations=3), 16,
     )
     # Precision and recall are 1.
     np.testing.assert_array_equal(state.records['noisy'], scene.is_noisy_client)

@@ -14,8 +14,8 @@ from tff_noise import rng
 from tff_noise import types
 from tff_noise.data import client_data
 from tff_noise.federated import aggregation
-from tff_noise.federated import client_work
 from tff_noise.federated import optimizer
+from tff_noise.federated import seeds
 from tff_noise.federated import uplink
 from tff_noise.methods import method
 from tff_noise.methods import plain
@@ -57,8 +57,8 @@ def _stock_data(client, round_num, training):
   base = rng.tf_seed(_SEED, 'local training')
   data = None
   for epoch in range(training.epochs):
-    seed = client_work.fold(base, round_num, client, epoch)
-    order = client_work.batch_order(seed, len(y)).numpy()
+    seed = seeds.fold(base, round_num, client, epoch)
+    order = seeds.batch_order(seed, len(y)).numpy()
     batches = tf.data.Dataset.from_tensor_slices(
         (x[order], y[order].astype(np.int32))
     ).batch(training.batch_size)

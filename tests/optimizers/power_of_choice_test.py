@@ -14,10 +14,10 @@ from tff_noise import rng
 from tff_noise import types
 from tff_noise.data import client_data
 from tff_noise.federated import aggregation
-from tff_noise.federated import client_work
 from tff_noise.federated import disclosure
 from tff_noise.federated import optimizer
 from tff_noise.federated import per_client
+from tff_noise.federated import seeds
 from tff_noise.federated import uplink
 from tff_noise.methods import method
 from tff_noise.methods import registry
@@ -162,8 +162,8 @@ class PollTest(federated_test_case.FederatedTestCase):
       means = [np.mean(some) for some in itertools.combinations(losses, 3)]
       self.assertLess(np.abs(np.array(means) - value).min(), 1e-5)
       # The batch is a function of (seed, client, round).
-      seed = client_work.fold(rng.tf_seed(3, 'client pass'), client, 1)
-      order = client_work.batch_order(seed, len(losses)).numpy()
+      seed = seeds.fold(rng.tf_seed(3, 'client pass'), client, 1)
+      order = seeds.batch_order(seed, len(losses)).numpy()
       self.assertAlmostEqual(value, losses[order[:3]].mean(), places=4)
     # Where a batch holds all examples it is their loss.
     everything = [_sample_losses(_W, examples).mean() for examples in federation.clients]

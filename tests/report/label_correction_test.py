@@ -13,6 +13,7 @@ from absl.testing import parameterized
 from tests.report import run_files
 from tff_noise import types
 from tff_noise.methods import fedcorr
+from tff_noise.methods import fedcorr_params
 from tff_noise.program import ground_truth
 from tff_noise.program import run_directory
 from tff_noise.program import summary as summary_lib
@@ -392,7 +393,7 @@ class WrittenTest(parameterized.TestCase):
         'noise_by_iteration': np.array([[0, np.nan], [0, 0.5], [np.nan, np.nan]]),
         'noisy_by_iteration': np.array([[0, 0], [0, 1], [0, 0]], bool),
     }
-    columns = fedcorr._client_columns(records, fedcorr.FedCorrParams())
+    columns = fedcorr._client_columns(records, fedcorr_params.FedCorrParams())
     np.testing.assert_array_equal(columns['lid_1'], [1, np.nan])
     np.testing.assert_array_equal(columns['estimated_noise_rate_2'], [0, 0.5])
     np.testing.assert_array_equal(columns['taken_for_noisy_2'], [0, 1])

@@ -11,9 +11,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_noise import rng
-from tff_noise.federated import client_work
 from tff_noise.federated import disclosure
 from tff_noise.federated import per_client
+from tff_noise.federated import prediction
+from tff_noise.federated import seeds
 from tff_noise.federated import uplink
 from tff_noise.models import keras_model
 
@@ -92,16 +93,16 @@ def build_client_pass(
       keras_model.assign(network, weights)
       examples = data.get_single_element()
 
-      seed = client_work.fold(base_seed, examples['client'])
+      seed = seeds.fold(base_seed, examples['client'])
 
       def predict(augmented):
-        return client_work.predict(
+        return prediction.predict(
             network, model.input_shape, examples['x'], seed if augmented else None
         )
 
       def predict_some(positions):
         x = tf.gather(examples['x'], positions)
-        return client_work.predict(network, model.input_shape, x)
+        return prediction.predict(network, model.input_shape, x)
 
       output = work(
           PassInputs(
@@ -109,7 +110,7 @@ def build_client_pass(
           )
       )
       return collections.OrderedDict(
-          reports=client_work.pack_reports(examples, output.reports),
+          reports=per_client.pack_reports(examples, output.reports),
           local=uplink.ReturnedState(examples['client'], output.local, ()),
       )
 

@@ -12,6 +12,9 @@ from tff_noise import rng
 from tff_noise import types
 from tff_noise.federated import loops
 from tff_noise.federated import optimizer as optimizer_lib
+from tff_noise.federated import per_client
+from tff_noise.federated import prediction
+from tff_noise.federated import seeds
 from tff_noise.federated import uplink
 from tff_noise.models import images
 from tff_noise.models import keras_model
@@ -21,11 +24,9 @@ from tff_noise.privacy import protection
 _MAX_LOSS = 100.0
 _MAX_EXAMPLES = 2.0**24  # Up to here float32 counts exactly.
 
-# Examples of a forward pass without training.
-_PREDICT_BATCH = 64
-
-# What is folded into an epoch's seed, so that no two uses share random numbers.
-_SHUFFLE, _DRAW, _FIRST_STEP = 0, 1, 2
+# What is folded into an epoch's seed besides `seeds.SHUFFLE`, so that no two uses share random
+# numbers.
+_DRAW, _FIRST_STEP = 1, 2
 _PREDICT = -1  # Into a client's seed, where epochs count from 0.
 _AUGMENT, _MIX = 0, 1  # Into a step's seed.
 
@@ -199,23 +200,6 @@ class Broadcast(NamedTuple):
   optimizer: Any = ()
 
 
-def fold(seed: np.ndarray, *ids) -> tf.Tensor:
-  """int32 `[2]`, a seed of its own for each sequence of ids.
-
-  An epoch's is `fold(seed, round, client, epoch)`.
-  """
-  for part in ids:
-    seed = tf.random.experimental.stateless_fold_in(seed, part)
-  return seed
-
-
-def batch_order(seed_of_epoch: tf.Tensor, num_examples: tf.Tensor) -> tf.Tensor:
-  """int32 `[n]`, the order in which an epoch visits the examples."""
-  return tf.random.experimental.stateless_shuffle(
-      tf.range(num_examples), fold(seed_of_epoch, _SHUFFLE)
-  )
-
-
 def hparams_type(work: ClientWork) -> tff.Type:
   """The TFF type of `work.hparams`."""
   return tff.to_type(
@@ -277,7 +261,7 @@ def build_client_update(
       examples = data.get_single_element()
       labels = examples['y'] if work.labels is None else work.labels(examples['y'], local.own)
       client = _Client(network, model.input_shape, anchor, examples, labels, local)
-      seed = fold(base_seed, broadcast.round_num, examples['client'])
+      seed = seeds.fold(base_seed, broadcast.round_num, examples['client'])
       loss, steps = _train(client, work, rule, seed, broadcast)
       update = tf.nest.map_structure(tf.subtract, anchor, keras_model.read(network))
       output = _finish(client, work, rule, seed, broadcast, update, loss, steps)
@@ -305,7 +289,7 @@ def _load(client, batch, training, seed):
   """The images of a batch, read where they are files, changed at random where that is asked for."""
   x = images.read(tf.gather(client.examples['x'], batch), client.input_shape)
   if training.augmentation == 'crop_flip':
-    x = images.crop_and_flip(x, fold(seed, _AUGMENT))
+    x = images.crop_and_flip(x, seeds.fold(seed, _AUGMENT))
   return x
 
 
@@ -313,11 +297,15 @@ def _mix(x, labels, alpha, seed):
   """Mixup: returns the blended images, the labels of the others, and the share of the first."""
   if not alpha:
     return x, labels, tf.constant(1.0)
-  seeds = tf.random.experimental.stateless_split(fold(seed, _MIX), 2)
+  for_share, for_others = tf.unstack(
+      tf.random.experimental.stateless_split(seeds.fold(seed, _MIX), 2)
+  )
   # Beta(a, a) is G / (G + G') of two Gamma(a).
-  gamma = tf.random.stateless_gamma([2], seeds[0], alpha)
+  gamma = tf.random.stateless_gamma([2], for_share, alpha)
   share = tf.math.divide_no_nan(gamma[0], gamma[0] + gamma[1])
-  other = tf.random.experimental.stateless_shuffle(tf.range(tf.shape(labels)[0]), seeds[1])
+  other = tf.random.experimental.stateless_shuffle(
+      tf.range(tf.shape(labels)[0]), for_others
+  )
   pixels = tf.cast(x, tf.float32)
   blended = share * pixels + (1 - share) * tf.gather(pixels, other)
   if x.dtype.is_integer:
@@ -336,17 +324,17 @@ def _train(client, work, rule, client_seed, broadcast):
   state = optimizer.initialize([tf.TensorSpec(v.shape, v.dtype) for v in variables])
 
   def epoch(number, progress):
-    seed = fold(client_seed, number)
-    order = batch_order(seed, num_examples)
+    seed = seeds.fold(client_seed, number)
+    order = seeds.batch_order(seed, num_examples)
     drawn = ()
     if work.draw is not None:
-      drawn = work.draw(DrawInputs(fold(seed, _DRAW), num_examples, broadcast.hparams))
+      drawn = work.draw(DrawInputs(seeds.fold(seed, _DRAW), num_examples, broadcast.hparams))
 
     def step(epoch_step, progress):
       state, total_loss, steps = progress
       start = epoch_step * training.batch_size
       batch = order[start : start + training.batch_size]
-      step_seed = fold(seed, _FIRST_STEP + start)
+      step_seed = seeds.fold(seed, _FIRST_STEP + start)
       labels = tf.gather(client.labels, batch)
       x = _load(client, batch, training, step_seed)
       x, mixed_labels, mixed_share = _mix(x, labels, work.mixup, step_seed)
@@ -402,34 +390,6 @@ def _train(client, work, rule, client_seed, broadcast):
   return tf.math.divide_no_nan(total_loss, tf.cast(steps, tf.float32)), steps
 
 
-def predict(network, input_shape, x, seed=None) -> tf.Tensor:
-  """Returns float32 `[n, K]`, the logits of all examples, computed in batches.
-
-  Args:
-    network: The Keras model.
-    input_shape: Of one example.
-    x: `[n, ...]`, pixels or paths.
-    seed: int32 `[2]`; images are shifted and mirrored at random where it is given.
-  """
-  num_examples = tf.shape(x)[0]
-  # At least one, which may be empty: no batch at all has no shape.
-  num_batches = tf.maximum(1, (num_examples + _PREDICT_BATCH - 1) // _PREDICT_BATCH)
-  parts = tf.TensorArray(
-      tf.float32, num_batches, infer_shape=False, element_shape=(None, network.outputs[0].shape[-1])
-  )
-
-  def predict_batch(i, parts):
-    start = i * _PREDICT_BATCH
-    batch = tf.range(start, tf.minimum(start + _PREDICT_BATCH, num_examples))
-    pixels = images.read(tf.gather(x, batch), input_shape)
-    if seed is not None:
-      pixels = images.crop_and_flip(pixels, fold(seed, i))
-    logits, _ = network(pixels, training=False)
-    return parts.write(i, logits)
-
-  return loops.repeat(num_batches, predict_batch, parts).concat()
-
-
 def _finish(client, work, rule, client_seed, broadcast, update, loss, steps):
   """Packs a client's result; one that is not finite is replaced by nothing."""
   finite = tf.reduce_all(
@@ -447,7 +407,7 @@ def _finish(client, work, rule, client_seed, broadcast, update, loss, steps):
   )
   finished = Finished(local=client.local.own)
   if work.finish is not None:
-    seed = fold(client_seed, _PREDICT)
+    seed = seeds.fold(client_seed, _PREDICT)
     finished = work.finish(_finish_inputs(client, work, seed, broadcast, update, steps))
     sums.update({name: keep(tf.convert_to_tensor(v)) for name, v in finished.sums.items()})
   sent = rule.send(
@@ -472,7 +432,7 @@ def _finish(client, work, rule, client_seed, broadcast, update, loss, steps):
       update,
       weight,
       sums,
-      pack_reports(client.examples, reports),
+      per_client.pack_reports(client.examples, reports),
       uplink.ReturnedState(client.examples['client'], *local),
   )
 
@@ -485,17 +445,10 @@ def _or_zeros(condition, values):
 def _finish_inputs(client, work, seed, broadcast, update, steps):
   def predict_own(augmented):
     augments = augmented and work.training.augmentation == 'crop_flip'
-    return predict(
+    return prediction.predict(
         client.network, client.input_shape, client.examples['x'], seed if augments else None
     )
 
   return FinishInputs(
       update, steps, client.labels, predict_own, broadcast.hparams, client.local.own
   )
-
-
-def pack_reports(examples, reports: Mapping[str, tf.Tensor]):
-  """The reports of a client under its id, or nothing where there are none."""
-  if not reports:
-    return collections.OrderedDict()
-  return collections.OrderedDict(client=examples['client'], **reports)

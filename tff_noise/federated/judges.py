@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tff_noise.federated import client_work
+from tff_noise.federated import prediction
 from tff_noise.federated import stacked
 from tff_noise.models import keras_model
 
@@ -97,5 +97,5 @@ def _for_each(function, num_clients, dtype):
 def _predict(network, model, weights, x):
   """int32 `[n]`, the classes that a model with these weights predicts."""
   keras_model.assign(network, weights)
-  logits = client_work.predict(network, model.input_shape, x)
+  logits = prediction.predict(network, model.input_shape, x)
   return tf.argmax(logits, axis=1, output_type=tf.int32)

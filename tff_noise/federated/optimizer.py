@@ -10,18 +10,16 @@ Everything here is a function of TensorFlow values; `compose` puts them into TFF
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_noise import types
+from tff_noise.federated import client_pass
 from tff_noise.federated import uplink
 from tff_noise.models import keras_model
-
-if TYPE_CHECKING:
-  from tff_noise.federated import client_pass
 
 _Weights = tff.learning.models.ModelWeights
 

@@ -26,6 +26,13 @@ def reports_type(reports: tuple[uplink.UplinkReport, ...]) -> tff.StructWithPyth
   )
 
 
+def pack_reports(examples, reports: Mapping[str, tf.Tensor]):
+  """The reports of a client under its id, or nothing where there are none."""
+  if not reports:
+    return collections.OrderedDict()
+  return collections.OrderedDict([(CLIENT, examples['client']), *reports.items()])
+
+
 def stack_type(row_type: tff.StructWithPythonType) -> tff.StructWithPythonType:
   """The TFF type of what `collect` makes of rows of `row_type`."""
   return tff.to_type(

@@ -1,12 +1,12 @@
 """What FedCorr's clients compute: training with its loss, statistics, and correction of labels.
 
-`fedcorr.py` has the method: its parameters, its stages and what the server decides.
+`fedcorr.py` has the method: its stages and what the server decides.
 """
 
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,12 +21,10 @@ from tff_noise.federated import lid_report
 from tff_noise.federated import optimizer
 from tff_noise.federated import uplink
 from tff_noise.labels import relabel
+from tff_noise.methods import fedcorr_params
 from tff_noise.methods import method
 from tff_noise.models import losses
 from tff_noise.optimizers import fed_prox
-
-if TYPE_CHECKING:
-  from tff_noise.methods import fedcorr
 
 
 def _local_type():
@@ -70,7 +68,7 @@ class Parts(NamedTuple):
   relabel_all: client_pass.ClientPass
 
 
-def build(task: method.Task, params: fedcorr.FedCorrParams) -> Parts:
+def build(task: method.Task, params: fedcorr_params.FedCorrParams) -> Parts:
   """Composes FedCorr's computations for a task."""
   mixup = params.mixup_alpha if params.mixup else 0.0
   local_type = _local_type()

@@ -51,15 +51,15 @@ def _poll(setting, on_one_batch) -> client_pass.ClientPass:
   import tensorflow_federated as tff
 
   from tff_noise.federated import client_pass
-  from tff_noise.federated import client_work
+  from tff_noise.federated import seeds
   from tff_noise.federated import uplink
 
   def ask(inputs):
     labels = inputs.labels
     if on_one_batch:
       # `local` is the number of the round: another batch in each.
-      seed = client_work.fold(inputs.seed, inputs.local)
-      order = client_work.batch_order(seed, tf.shape(labels)[0])
+      seed = seeds.fold(inputs.seed, inputs.local)
+      order = seeds.batch_order(seed, tf.shape(labels)[0])
       batch = order[: setting.training.batch_size]
       labels, logits = tf.gather(labels, batch), inputs.predict_some(batch)
     else:

@@ -1,0 +1,24 @@
+"""Seeds of what is random in a client's computation, for TensorFlow's stateless operations."""
+
+import numpy as np
+import tensorflow as tf
+
+# Folded into an epoch's seed for its order.
+SHUFFLE = 0
+
+
+def fold(seed: np.ndarray, *ids) -> tf.Tensor:
+  """int32 `[2]`, a seed of its own for each sequence of ids.
+
+  An epoch's is `fold(seed, round, client, epoch)`.
+  """
+  for part in ids:
+    seed = tf.random.experimental.stateless_fold_in(seed, part)
+  return seed
+
+
+def batch_order(seed_of_epoch: tf.Tensor, num_examples: tf.Tensor) -> tf.Tensor:
+  """int32 `[n]`, the order in which an epoch visits the examples."""
+  return tf.random.experimental.stateless_shuffle(
+      tf.range(num_examples), fold(seed_of_epoch, SHUFFLE)
+  )
