@@ -306,7 +306,7 @@ async def run_schedule(
     while True:
       stage, state = next_stage(schedule, state)
       if stage is None:
-        background.wait()
+        await background.wait()
         return state
       started = time.monotonic()
       state, train = run_round(schedule, state, federation, datasets, ledger)
@@ -328,7 +328,7 @@ async def run_schedule(
           **stage.columns(done, state.records),
           **ground_truth(state),
       }
-      background.start(write, state, metrics, seconds)
+      await background.start(write, state, metrics, seconds)
 
 
 class _Background:
@@ -344,15 +344,16 @@ class _Background:
   def __exit__(self, *_):
     self._thread.shutdown()
 
-  def start(self, function: Callable[..., Coroutine[Any, Any, None]], *args) -> None:
+  async def start(self, function: Callable[..., Coroutine[Any, Any, None]], *args) -> None:
     """Starts `function(*args)` when the one before has ended; raises the error of that one."""
-    self.wait()
+    await self.wait()
     self._last = self._thread.submit(lambda: asyncio.run(function(*args)))
 
-  def wait(self) -> None:
+  async def wait(self) -> None:
     """Returns when the last one has ended; raises its error."""
     if self._last is not None:
-      self._last.result()
+      # Awaited in every round, or Ctrl-C, which cancels the task, would never be heard.
+      await asyncio.wrap_future(self._last)
 
 
 def evaluated_weights(stage: method.Stage, state: ProgramState) -> Any:
