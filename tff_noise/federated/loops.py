@@ -1,6 +1,6 @@
 """Loops in TensorFlow computations, without AutoGraph.
 
-AutoGraph rewrites the source of every function that a traced one calls, TFF's and Keras's included:
+AutoGraph rewrites the source of every function that a traced one calls, TFF's optimizers included:
 two thirds of the seconds that building a computation would take. So computations are traced with
 `tf.function(autograph=False)`, and say where they loop. A Python `if` or `for` over a tensor then
 raises an error.

@@ -124,9 +124,7 @@ class ReturnedState(NamedTuple):
   optimizer: Any
 
 
-def by_client(
-    returned: Sequence[ReturnedState], clients: Sequence[int]
-) -> dict[int, ClientState]:
+def by_client(returned: Sequence[ReturnedState], clients: Sequence[int]) -> dict[int, ClientState]:
   """Returns what clients keep, by their ids.
 
   Args:
