@@ -23,17 +23,22 @@ _STOP_SECONDS = 5
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-  """Makes SIGTERM unwind this program like Ctrl-C does, so that its children are stopped."""
+  """Makes Ctrl-C and SIGTERM unwind this program at once, so that its children are stopped.
+
+  At once under `asyncio.run` too, which otherwise takes Ctrl-C for itself and tells the program at
+  its next `await`: after the round.
+  """
 
   def unwind(signum, frame):
     del frame  # Unused.
-    raise SystemExit(128 + signum)
+    raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)
 
-  previous = signal.signal(signal.SIGTERM, unwind)
+  previous = {number: signal.signal(number, unwind) for number in (signal.SIGINT, signal.SIGTERM)}
   try:
     yield
   finally:
-    signal.signal(signal.SIGTERM, previous)
+    for number, handler in previous.items():
+      signal.signal(number, handler)
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen:

@@ -349,13 +349,20 @@ class DataTest(absltest.TestCase):
 
 class SignalTest(parameterized.TestCase):
 
-  @parameterized.parameters((signal.SIGINT, 130), (signal.SIGTERM, 143))
-  def test_stops_without_leaving_a_process(self, number, status):
+  @parameterized.product(
+      number_and_status=((signal.SIGINT, 130), (signal.SIGTERM, 143)),
+      # The second waits for a signal in its first round, which would take days.
+      rounds_and_epochs=(('--rounds=100000', 3), ('--local_epochs=100000000', 0)),
+  )
+  def test_stops_without_leaving_a_process(self, number_and_status, rounds_and_epochs):
+    number, status = number_and_status
+    flag, rounds = rounds_and_epochs
     root = self.create_tempdir().full_path
-    process = _start(f'--root_dir={root}', '--run_name=a', '--rounds=100000')
-    metrics = os.path.join(root, 'a', 'metrics.csv')
+    process = _start(f'--root_dir={root}', '--run_name=a', flag)
+    # What clients will send is entered there before they are asked.
+    file = os.path.join(root, 'a', 'metrics.csv' if rounds else 'ledger.jsonl')
     while process.poll() is None and not (
-        os.path.exists(metrics) and _read(metrics).count(b'\n') > 2
+        os.path.exists(file) and _read(file).count(b'\n') >= max(rounds, 1)
     ):
       time.sleep(0.05)  # Polls a file; what follows does not depend on how long it took.
     children = psutil.Process(process.pid).children(recursive=True)
