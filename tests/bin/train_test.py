@@ -349,14 +349,13 @@ class DataTest(absltest.TestCase):
 
 class SignalTest(parameterized.TestCase):
 
-  @parameterized.product(
-      number_and_status=((signal.SIGINT, 130), (signal.SIGTERM, 143)),
-      # The second waits for a signal in its first round, which would take days.
-      rounds_and_epochs=(('--rounds=100000', 3), ('--local_epochs=100000000', 0)),
+  @parameterized.parameters(
+      (signal.SIGINT, 130, '--rounds=100000', 3),
+      (signal.SIGTERM, 143, '--rounds=100000', 3),
+      # In the first round, which would take days.
+      (signal.SIGINT, 130, '--local_epochs=100000000', 0),
   )
-  def test_stops_without_leaving_a_process(self, number_and_status, rounds_and_epochs):
-    number, status = number_and_status
-    flag, rounds = rounds_and_epochs
+  def test_stops_without_leaving_a_process(self, number, status, flag, rounds):
     root = self.create_tempdir().full_path
     process = _start(f'--root_dir={root}', '--run_name=a', flag)
     # What clients will send is entered there before they are asked.

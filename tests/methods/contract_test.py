@@ -4,6 +4,9 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
+import tempfile
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -96,6 +99,39 @@ def _write_ledger(folder, text):
 _build = functools.cache(_build_anew)
 
 
+class _Ran(NamedTuple):
+  """A run from start to end.
+
+  Attributes:
+    state: The last.
+    metrics: The text of `metrics.csv`.
+    folder: Where it ran.
+    copies: Where a copy of it as it was after each round is, under the round's number.
+  """
+
+  state: training.ProgramState
+  metrics: str
+  folder: str
+  copies: str
+
+
+@functools.cache
+def _ran(name):
+  """Runs a method once, for all tests that only look at what a run leaves; none changes it."""
+  root = tempfile.mkdtemp(dir=absltest.get_default_test_tmpdir())
+  folder, copies = (os.path.join(root, part) for part in ('run', 'copies'))
+  os.mkdir(folder)
+  return _Ran(*_run(_build(name), folder, copies), folder, copies)
+
+
+def _run(schedule, folder, copies=None):
+  """Runs in `folder`; puts a copy of it as it is after each round into `copies`."""
+  evaluate = evaluation.build_evaluation(toy.linear_model('batch'))
+  test_examples = types.Examples(np.eye(2, dtype=np.float32), np.array([0, 1], np.int32))
+  evaluations = {'test': evaluation.build_evaluator(evaluate, test_examples)}
+  return federated_test_case.run(schedule, _federation(), folder, copies, evaluations)
+
+
 class ContractTest(federated_test_case.FederatedTestCase):
 
   def _assert_same(self, first, second):
@@ -115,13 +151,6 @@ class ContractTest(federated_test_case.FederatedTestCase):
       for own, other in zip(mine, others, strict=True):
         tf.nest.map_structure(np.testing.assert_array_equal, own, other)
 
-  def _run(self, schedule, folder, copies=None):
-    """Runs in `folder`; puts a copy of it as it is after each round into `copies`."""
-    evaluate = evaluation.build_evaluation(toy.linear_model('batch'))
-    test_examples = types.Examples(np.eye(2, dtype=np.float32), np.array([0, 1], np.int32))
-    evaluations = {'test': evaluation.build_evaluator(evaluate, test_examples)}
-    return federated_test_case.run(schedule, _federation(), folder, copies, evaluations)
-
   @parameterized.named_parameters(*_ALL)
   def test_names_and_parameters(self, name):
     method = registry.METHODS[name]
@@ -134,8 +163,8 @@ class ContractTest(federated_test_case.FederatedTestCase):
   @parameterized.named_parameters(*_ALL)
   def test_trains_finite_and_repeatably(self, name):
     schedule = _build(name)
-    state, metrics = self._run(schedule, self.create_tempdir().full_path)
-    again, same_metrics = self._run(_build_anew(name), self.create_tempdir().full_path)
+    state, metrics, _, _ = _ran(name)
+    again, same_metrics = _run(_build_anew(name), self.create_tempdir().full_path)
     self.assertEqual(state.round_num, sum(s.rounds for s in schedule.stages))
     self.assertEqual(metrics, same_metrics)
     for weights in tf.nest.flatten(state.server.global_model_weights):
@@ -147,12 +176,12 @@ class ContractTest(federated_test_case.FederatedTestCase):
     # Also in the middle of an iteration over all clients, right after labels were corrected, and
     # right after a change of stage.
     schedule = _build(name)
-    copies, folder = self.create_tempdir().full_path, self.create_tempdir().full_path
-    whole, metrics = self._run(schedule, folder, copies)
+    whole, metrics, folder, copies = _ran(name)
     ledger_file = _ledger_file(folder)
     for stopped_after in range(1, whole.round_num):
       with self.subTest(stopped_after):
-        copy = os.path.join(copies, str(stopped_after))
+        copy = os.path.join(self.create_tempdir().full_path, 'copy')
+        shutil.copytree(os.path.join(copies, str(stopped_after)), copy)
         before = _ledger_file(copy)
         # The next round is running: what it is about to release may be on disk already.
         self.assertLessEqual(len(before), len(ledger_file))
@@ -160,7 +189,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
         # what is about to be released is on disk, but for the end of a line.
         if stopped_after % 3 == 1:
           _write_ledger(copy, ledger_file[: len(before) + (len(ledger_file) - len(before)) // 2])
-        state, resumed_metrics = self._run(schedule, copy)
+        state, resumed_metrics = _run(schedule, copy)
         self.assertEqual(metrics, resumed_metrics)
         self._assert_same(whole, state)
         # Nothing is forgotten, nothing is added.
@@ -176,7 +205,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
     schedule = _build('fedcorr')
     self.assertEqual([s.rounds for s in schedule.stages], [8, 2, 2])
     self.assertEqual(schedule.stages[0].step_ends, (4, 8))
-    state, _ = self._run(schedule, self.create_tempdir().full_path)
+    state = _ran('fedcorr').state
     changed = [
         (schedule.labels(own) != examples.y).sum()
         for own, examples in zip(state.local, _federation().clients, strict=True)
@@ -187,7 +216,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
   def test_state_keeps_its_structure(self, name):
     # What a checkpoint is read into is built anew.
     schedule = _build(name)
-    state, _ = self._run(schedule, self.create_tempdir().full_path)
+    state = _ran(name).state
     for index, stage in enumerate(schedule.stages):
       fresh = training.initial_state(schedule, _federation(), index)
       self.assertEqual(state.records.keys(), fresh.records.keys())
@@ -208,7 +237,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
   @parameterized.named_parameters(*_ALL)
   def test_judges_all_its_clients(self, name):
     schedule = _build(name)
-    state, _ = self._run(schedule, self.create_tempdir().full_path)
+    state = _ran(name).state
     federation = _federation()
     if schedule.labels is not None:
       for own, examples in zip(state.local, federation.clients, strict=True):
@@ -266,7 +295,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
       return stage._replace(select=select)
 
     schedule = schedule._replace(stages=tuple(map(watched, schedule.stages)))
-    state, _ = self._run(schedule, self.create_tempdir().full_path)
+    state, _ = _run(schedule, self.create_tempdir().full_path)
     self.assertEqual(present, list(range(1, state.round_num + 1)))
 
   @parameterized.named_parameters(*_ALL)
@@ -333,7 +362,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
 
     folder = self.create_tempdir().full_path
     with mock.patch.object(computation_impl.ConcreteComputation, '__call__', watch):
-      self._run(schedule, folder)
+      _run(schedule, folder)
     declared = uplink.to_json(schedule.fields)
     entries, _ = ledger.read(os.path.join(folder, 'ledger.jsonl'), declared)
     self.assertEqual([(entry.fields, entry.clients) for entry in entries], sent)
@@ -341,10 +370,8 @@ class ContractTest(federated_test_case.FederatedTestCase):
 
   @parameterized.named_parameters(*_ALL)
   def test_updates_trained_on_true_labels_claim_no_label_epsilon(self, name):
-    schedule, folder = _build(name), self.create_tempdir().full_path
-    self._run(schedule, folder)
-    declared = uplink.to_json(schedule.fields)
-    entries, _ = ledger.read(os.path.join(folder, 'ledger.jsonl'), declared)
+    declared = uplink.to_json(_build(name).fields)
+    entries, _ = ledger.read(os.path.join(_ran(name).folder, 'ledger.jsonl'), declared)
     cost = ledger.totals(entries, declared)[protection.Unit.LABEL]
     self.assertEqual((cost.epsilon, cost.status), (np.inf, protection.Status.NONE))
     json.dumps(ledger.to_json(entries, declared), allow_nan=False)
