@@ -1,6 +1,8 @@
 """The TensorFlow of this process."""
 
 import contextlib
+import io
+import re
 
 import numpy as np
 import tensorflow as tf
@@ -42,6 +44,28 @@ class AcceleratorTest(battery.Battery, absltest.TestCase):
   def test_says_what_computes(self):
     if not tf.config.list_physical_devices('GPU'):
       self.assertRegex(accelerator.describe_devices(), 'no GPU is seen.*requirements-gpu.txt')
+
+  def test_says_where_operations_run(self):
+    @tff.tensorflow.computation(np.int64)
+    def small(x):
+      return x + 1
+
+    @tff.tensorflow.computation(np.int64)
+    def large(x):
+      for _ in range(100):
+        x = 3 * x + 1
+      return x
+
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+      self.assertEqual(small(1), 2)
+      self.assertEqual(small(2), 3)
+      large(1)
+      self.assertEqual(small(3), 4)
+    counts = [int(n) for n in re.findall(r'runtime: operations.*: (\d+) on CPU:0', said.getvalue())]
+    self.assertLen(counts, 2)
+    self.assertLess(counts[0], 100)
+    self.assertGreaterEqual(counts[1], 200)
 
   def test_returned_sequences_are_refused(self):
     @tff.tensorflow.computation(tff.SequenceType(np.int64))

@@ -10,7 +10,6 @@ import tensorflow_federated as tff
 
 from tff_noise import rng
 from tff_noise import types
-from tff_noise.federated import descent
 from tff_noise.federated import loops
 from tff_noise.federated import optimizer as optimizer_lib
 from tff_noise.federated import per_client
@@ -252,9 +251,6 @@ def build_client_update(
   @tff.tensorflow.computation(broadcast_type, model.data_type, state_type(work, rule))
   def client_update(broadcast, data, local):
     network = keras_model.build_zeros(model)
-    descend = descent.build_sgd(
-        network.trainable_variables, work.training.learning_rate, work.training.momentum
-    )
 
     @tf.function(autograph=False)
     def run(broadcast, data, local):
@@ -264,7 +260,7 @@ def build_client_update(
       keras_model.assign(network, anchor)
       examples = data.get_single_element()
       labels = examples['y'] if work.labels is None else work.labels(examples['y'], local.own)
-      client = _Client(network, descend, model.input_shape, anchor, examples, labels, local)
+      client = _Client(network, model.input_shape, anchor, examples, labels, local)
       seed = seeds.fold(base_seed, broadcast.round_num, examples['client'])
       loss, steps = _train(client, work, rule, seed, broadcast)
       update = tf.nest.map_structure(tf.subtract, anchor, keras_model.read(network))
@@ -282,7 +278,6 @@ class _Client(NamedTuple):
   """What a client computes with."""
 
   network: tf.keras.Model
-  descend: Callable[[list[tf.Tensor]], None]
   input_shape: tuple[int, ...]
   anchor: tff.learning.models.ModelWeights
   examples: Mapping[str, tf.Tensor]
@@ -321,8 +316,12 @@ def _mix(x, labels, alpha, seed):
 def _train(client, work, rule, client_seed, broadcast):
   """Runs E epochs; returns the mean batch loss and the number of steps."""
   training = work.training
+  optimizer = tff.learning.optimizers.build_sgdm(
+      training.learning_rate, training.momentum or None
+  )
   variables = list(client.network.trainable_variables)
   num_examples = tf.shape(client.labels)[0]
+  state = optimizer.initialize([tf.TensorSpec(v.shape, v.dtype) for v in variables])
 
   def epoch(number, progress):
     seed = seeds.fold(client_seed, number)
@@ -332,7 +331,7 @@ def _train(client, work, rule, client_seed, broadcast):
       drawn = work.draw(DrawInputs(seeds.fold(seed, _DRAW), num_examples, broadcast.hparams))
 
     def step(epoch_step, progress):
-      total_loss, steps = progress
+      state, total_loss, steps = progress
       start = epoch_step * training.batch_size
       batch = order[start : start + training.batch_size]
       step_seed = seeds.fold(seed, _FIRST_STEP + start)
@@ -377,13 +376,17 @@ def _train(client, work, rule, client_seed, broadcast):
         )
       if training.weight_decay:
         gradients = [g + training.weight_decay * v for g, v in zip(gradients, values, strict=True)]
-      client.descend([tf.convert_to_tensor(g) for g in gradients])
-      return total_loss + loss, steps + 1
+      state, values = optimizer.next(state, values, gradients)
+      for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+      return state, total_loss + loss, steps + 1
 
     num_steps = (num_examples + training.batch_size - 1) // training.batch_size
     return loops.repeat(num_steps, step, progress)
 
-  total_loss, steps = loops.repeat(training.epochs, epoch, (tf.constant(0.0), tf.constant(0)))
+  _, total_loss, steps = loops.repeat(
+      training.epochs, epoch, (state, tf.constant(0.0), tf.constant(0))
+  )
   return tf.math.divide_no_nan(total_loss, tf.cast(steps, tf.float32)), steps
 
 

@@ -2,7 +2,9 @@
 
 import concurrent.futures
 import contextlib
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -23,7 +25,7 @@ def runtime(max_concurrent_clients: int) -> Iterator[None]:
     client_error.ClientError: In a computation, if that of a client fails.
   """
   tf.get_logger().setLevel('CRITICAL')
-  server = federating.ServerSide()
+  server = federating.ServerSide(_Placements().say)
   with concurrent.futures.ThreadPoolExecutor(max_concurrent_clients) as threads:
 
     def create_executor(cardinalities):
@@ -47,6 +49,24 @@ def describe_devices() -> str:
     )
   names = [tf.config.experimental.get_device_details(g).get('device_name', g.name) for g in gpus]
   return f'{len(gpus)} GPU: {", ".join(names)}'
+
+
+class _Placements:
+  """Says where the operations of the largest computation run, mostly that of a client."""
+
+  def __init__(self):
+    self._largest = 0
+    self._lock = threading.Lock()
+
+  def say(self, placement: Mapping[str, int]) -> None:
+    """Says it on stderr if no computation before had as many operations."""
+    size = sum(placement.values())
+    with self._lock:
+      if size <= self._largest:
+        return
+      self._largest = size
+      parts = ', '.join(f'{count} on {device}' for device, count in sorted(placement.items()))
+      print(f'runtime: operations of the largest computation so far: {parts}', file=sys.stderr)
 
 
 class _Here(federating.ClientSide):

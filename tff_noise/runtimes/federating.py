@@ -70,7 +70,14 @@ class ServerSide:
   Compiled functions are kept for as long as this object lives.
   """
 
-  def __init__(self):
+  def __init__(self, on_placed: Callable[[Mapping[str, int]], None] = lambda _: None):
+    """Keeps nothing yet.
+
+    Args:
+      on_placed: Called when a function has run for the first time, in the thread that ran it, with
+        the number of its operations on each device.
+    """
+    self._on_placed = on_placed
     self._config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
     # Without it, the first session takes all of a GPU's memory.
     self._config.gpu_options.allow_growth = True
@@ -95,7 +102,7 @@ class ServerSide:
     """
     block = function.block
     if isinstance(block, building_blocks.CompiledComputation):
-      return self._compiled(block)(argument)
+      return self._run(self._compiled(block), argument)
     if isinstance(block, building_blocks.Lambda):
       bindings = {**function.bindings, block.parameter_name: argument}
       return self._evaluate(block.result, bindings, call_intrinsic)
@@ -109,6 +116,13 @@ class ServerSide:
       function = tensorflow_function.TensorFlowFunction(block.proto, self._config)
       self._functions[id(block)] = (block, function)
     return self._functions[id(block)][1]
+
+  def _run(self, function, argument):
+    is_new = not function.placement
+    value = function(argument)
+    if is_new:
+      self._on_placed(function.placement)
+    return value
 
   def _evaluate(self, block, bindings, call_intrinsic):
 

@@ -5,9 +5,10 @@ it runs graphs in sessions, not as functions of eager TensorFlow: variables made
 computation then belong to one call at a time, and names in one graph cannot clash with another's.
 """
 
+import collections
 import contextlib
 import queue
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +21,9 @@ class TensorFlowFunction:
 
   Values are nested `tff.structure.Struct` of NumPy arrays, scalars or bytes, and of
   `tf.data.Dataset` for sequences.
+
+  Attributes:
+    placement: How many operations TensorFlow has put on each device ('GPU:0'), once it was called.
   """
 
   def __init__(self, proto: Any, config: tf.compat.v1.ConfigProto):
@@ -47,6 +51,7 @@ class TensorFlowFunction:
       )
     self._token = function.session_token_tensor_name
     self._initialize = function.initialize_op
+    self.placement: Mapping[str, int] = {}
     self._fetches = []
     _visit_result(self._result, self._fetches.append)
 
@@ -73,8 +78,18 @@ class TensorFlowFunction:
         session.run(self._initialize)
       if self._token:
         feeds[self._token] = b''
-      fetched = iter(session.run(self._fetches, feeds))
+      fetched = iter(self._run(session, feeds))
     return _visit_result(self._result, lambda _: next(fetched))
+
+  def _run(self, session, feeds):
+    if self.placement:
+      return session.run(self._fetches, feeds)
+    # The first time, TensorFlow is asked what it has made of the graph.
+    metadata = tf.compat.v1.RunMetadata()
+    options = tf.compat.v1.RunOptions(output_partition_graphs=True)
+    fetched = session.run(self._fetches, feeds, options=options, run_metadata=metadata)
+    self.placement = _placement(metadata.partition_graphs)
+    return fetched
 
   @contextlib.contextmanager
   def _session(self) -> Iterator[tf.compat.v1.Session]:
@@ -96,6 +111,13 @@ class TensorFlowFunction:
     else:
       for element, part in zip(binding.struct.element, value, strict=True):
         self._feed(element, part, feeds)
+
+
+def _placement(graphs):
+  """How many nodes each device has; of '/job:localhost/replica:0/task:0/device:GPU:0', the end."""
+  return collections.Counter(
+      node.device.rpartition('device:')[2] for graph in graphs for node in graph.node
+  )
 
 
 def _sequence_names(binding):
