@@ -39,8 +39,6 @@ from tff_noise.models import keras_model
 from tff_noise.runtimes import local
 from tff_noise.selection import availability
 
-_NUM_JUDGED_ON = 5000
-
 
 def _round(process, datasets, *more):
   """A round, always from the same state: what is trained does not change what it costs."""
@@ -117,15 +115,17 @@ def _label_correction(size, repeats):
   })
 
 
-def _judging(local_epochs, repeats):
+def _judging(local_epochs, size, clean, repeats):
   training = types.LocalTraining(local_epochs, 10, 0.01)
-  datasets = _images(10, 500)
-  task = _task(keras_model.from_keras(workloads.large_cnn()), training, 10, 500)
+  datasets = _images(10, size)
+  task = _task(keras_model.from_keras(workloads.large_cnn()), training, 10, size)
   work = plain.cross_entropy_work(training)
   judged = task.build_process(work, judge=judges.validation(task.model, 5)).process
-  [held] = _images(1, _NUM_JUDGED_ON)
+  [held] = _images(1, clean)
   return contest.Workload(
-      f'ClipFL, 10 clients x 500 images, {local_epochs} epoch, 5,000 clean images', repeats, {
+      f'ClipFL, 10 clients x {size} images, epochs: {local_epochs}, clean images: {clean:,}',
+      repeats,
+      {
           'fedavg': _round(task.build_process(work).process, datasets),
           'judged': _round(judged, datasets, [uplink.ClientState()] * len(datasets), held),
       },
@@ -137,7 +137,9 @@ _WORKLOADS = {
     'feddpcont_images': _small_images,
     'fedcorr_500': functools.partial(_label_correction, 500, 10),
     'fedcorr_5000': functools.partial(_label_correction, 5000, 4),
-    'clipfl': functools.partial(_judging, 1, 3),
+    'clipfl': functools.partial(_judging, 1, 500, 5000, 3),
+    # The paper's ten epochs, a tenth of the images on both sides.
+    'clipfl_paper': functools.partial(_judging, 10, 50, 500, 5),
 }
 
 

@@ -15,7 +15,8 @@ from tff_noise.models import images
 from tff_noise.models import keras_model
 from tff_noise.models import losses
 
-_BATCH_SIZE = 500
+# Larger ones leave the processor's caches: 500 take a third longer on a CNN.
+_BATCH_SIZE = 128
 
 # TFF carries at most 100 MiB in one argument.
 _MAX_CHUNK_BYTES = 64 * 2**20
