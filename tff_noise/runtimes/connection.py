@@ -1,12 +1,13 @@
 """One connection to a TFF worker: computations are compiled, sent and run, once and no more."""
 
+import asyncio
+import concurrent.futures
 from typing import Any
 
 import grpc
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import executor_pb2
 from tensorflow_federated.proto.v0 import executor_pb2_grpc
-from tensorflow_federated.python.common_libs import async_utils
 from tensorflow_federated.python.core.backends.native import compiler as native_compiler
 from tensorflow_federated.python.core.backends.test import compiler as test_compiler
 from tensorflow_federated.python.core.environments.tensorflow_frontend import tensorflow_computation
@@ -62,7 +63,9 @@ class OnceContext(tff.framework.SyncContext):
         transform_args=tensorflow_computation.transform_args,
         transform_result=tensorflow_computation.transform_result,
     )
-    self._runner = async_utils.AsyncThreadRunner()
+    # Python waits for this thread before it ends. TFF's own runner leaves its thread in the middle
+    # of a call after Ctrl-C, and gRPC then aborts the program.
+    self._thread = concurrent.futures.ThreadPoolExecutor(1)
 
   def invoke(self, comp: tff.Computation, arg: Any) -> Any:
     """Returns the result.
@@ -72,4 +75,4 @@ class OnceContext(tff.framework.SyncContext):
       grpc.RpcError: If the worker says that the computation failed.
     """
     once = tff.framework.AsyncExecutionContext.invoke.__wrapped__
-    return self._runner.run_coro_and_return_result(once(self._context, comp, arg))
+    return self._thread.submit(asyncio.run, once(self._context, comp, arg)).result()
