@@ -42,6 +42,7 @@ _LOADS_TENSORFLOW = (
     'tff_noise.runtimes.client_error',
     'tff_noise.runtimes.connection',
     'tff_noise.runtimes.federating',
+    'tff_noise.runtimes.keeping',
     'tff_noise.runtimes.local',
     'tff_noise.runtimes.opening',
     'tff_noise.runtimes.peer',
