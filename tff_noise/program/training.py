@@ -352,7 +352,7 @@ class _Background:
   async def wait(self) -> None:
     """Returns when the last one has ended; raises its error."""
     if self._last is not None:
-      # Awaited in every round, or Ctrl-C, which cancels the task, would never be heard.
+      # Awaited in every round, so that who cancels the task is heard.
       await asyncio.wrap_future(self._last)
 
 
