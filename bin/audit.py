@@ -1,6 +1,5 @@
 """Audits privacy: `bazel run //bin:audit -- --method=feddpcont`, `--run_dir=runs/NAME`, ..."""
 
-import logging
 import os
 import shlex
 import sys
@@ -63,9 +62,9 @@ def _main(argv):
     print(_HELP)
     return 0
   _check(values, rest)
-  # They tell of hardware that is not there, and of caches that cannot be written.
+  # It tells of hardware that is not there.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-  logging.getLogger('matplotlib').setLevel(logging.ERROR)
+  command_line.load_matplotlib()
   if values.mechanism:
     result = _audit_mechanism(values)
   elif values.method:

@@ -1,7 +1,6 @@
 """Compares methods over settings and seeds: `bazel run //bin:compare -- --grid=FILE`."""
 
 import hashlib
-import logging
 import math
 import os
 import sys
@@ -92,8 +91,7 @@ def _compare(values, extra):
       ('table.csv', tables.to_csv(grid, results)),
   ):
     run_directory.write_text(out.file(file), text)
-  # Matplotlib takes a second to load, and complains where its cache cannot be written.
-  logging.getLogger('matplotlib').setLevel(logging.ERROR)
+  command_line.load_matplotlib()
   from tff_noise.compare import page
 
   page.write(out.path, grid, results)

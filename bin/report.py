@@ -1,6 +1,5 @@
 """Makes the report of a run: `bazel run //bin:report -- --run_dir=runs/NAME`."""
 
-import logging
 import sys
 
 from absl import flags
@@ -34,9 +33,8 @@ def _report(argv):
     return 0
   if not values.run_dir:
     raise types.UsageError('--run_dir is needed: the directory of a run, like runs/NAME')
-  # It tells of caches it cannot write, which only costs a second.
-  logging.getLogger('matplotlib').setLevel(logging.ERROR)
-  from tff_noise.report import html  # What draws takes a second to load.
+  command_line.load_matplotlib()
+  from tff_noise.report import html
 
   print(html.write_report(values.run_dir))
   return 0

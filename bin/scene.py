@@ -1,6 +1,5 @@
 """Makes a scene without training, and shows it: `bazel run //bin:scene -- --dataset=digits`."""
 
-import logging
 import os
 import sys
 
@@ -53,8 +52,7 @@ def _write(config, folder):
 
   dataset = data.load_dataset(config)
   scene = data.load_scene(config, dataset, None)
-  # It tells of caches it cannot write, which only costs a second.
-  logging.getLogger('matplotlib').setLevel(logging.ERROR)
+  command_line.load_matplotlib()
   from tff_noise.report import scene_plots
 
   statistics = scene_plots.statistics(scene, dataset.class_names)

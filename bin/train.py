@@ -1,6 +1,5 @@
 """Trains a method: `bazel run //bin:train -- --method=feddpcont`, or `python -m bin.train`."""
 
-import logging
 import sys
 
 from tff_noise.program import command_line
@@ -30,8 +29,7 @@ def _train(argv):
   from tff_noise.program import run  # What it needs takes seconds to load.
 
   run.run(config)
-  # Matplotlib takes a second to load, and complains where its cache cannot be written.
-  logging.getLogger('matplotlib').setLevel(logging.ERROR)
+  command_line.load_matplotlib()
   from tff_noise.report import html
 
   print(f'  report          {html.write_report(config.path())}')

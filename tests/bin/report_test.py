@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import matplotlib
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -52,7 +53,16 @@ class ReportTest(parameterized.TestCase):
     self.assertTrue(os.path.exists(out.strip()))
 
   def test_home_that_cannot_be_written_to_is_no_news(self):
-    status, _, err = _run(f'--run_dir={self.path}', MPLCONFIGDIR='/dev/null/nowhere')
+    # Where there is `fc-list`, which Matplotlib asks for fonts, it has a cache of its own.
+    config = os.path.join(self.root, 'fonts.conf')
+    with open(config, 'w', encoding='utf-8') as file:
+      file.write(
+          f'<fontconfig><dir>{matplotlib.get_data_path()}</dir>'
+          '<cachedir>/dev/null/nowhere</cachedir></fontconfig>'
+      )
+    status, _, err = _run(
+        f'--run_dir={self.path}', MPLCONFIGDIR='/dev/null/nowhere', FONTCONFIG_FILE=config
+    )
     self.assertEqual((status, err), (0, ''))
 
   def test_paths_are_meant_from_where_the_user_stands(self):

@@ -1,6 +1,9 @@
 """What the mains in `bin` share: reading flags, and how a program ends."""
 
+import contextlib
 import copy
+import importlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -61,3 +64,27 @@ def run(name: str, body: Callable[[], int], interrupted: str = 'interrupted') ->
   except KeyboardInterrupt:
     print(f'{name}: {interrupted}', file=sys.stderr)
     return 130
+
+
+def load_matplotlib() -> None:
+  """Loads Matplotlib, which takes a second, without what is said of caches that cannot be written.
+
+  Where it has no list of fonts yet it asks `fc-list`, which writes to the stderr of this process.
+  """
+  logging.getLogger('matplotlib').setLevel(logging.ERROR)
+  with _discarded_stderr():
+    importlib.import_module('matplotlib.font_manager')
+
+
+@contextlib.contextmanager
+def _discarded_stderr():
+  """For child processes too."""
+  sys.stderr.flush()
+  kept = os.dup(2)
+  try:
+    with open(os.devnull, 'wb') as nowhere:
+      os.dup2(nowhere.fileno(), 2)
+    yield
+  finally:
+    os.dup2(kept, 2)
+    os.close(kept)
