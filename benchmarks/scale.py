@@ -6,6 +6,7 @@
   takes in the driver and in the worker. FedDPCont, since all clients take part in its labels.
 * cohort: 10 to 500 small clients a round.
 * model: 0.1 to 11 million parameters, 10 clients a round.
+* stack: the worker's memory where the server sees single models, 5 to 80 clients a round.
 * labels: FedDPCont's label communication of 1,000,000 clients. Every label is flipped by the code
   of a run; of 100 shards that are summed one after the other, one goes through TFF.
 
@@ -31,6 +32,8 @@ from benchmarks import workloads
 from tff_noise import types
 from tff_noise.data import client_data
 from tff_noise.federated import aggregation
+from tff_noise.federated import compose
+from tff_noise.federated import judges
 from tff_noise.federated import label_communication
 from tff_noise.federated import uplink
 from tff_noise.methods import feddpcont
@@ -63,6 +66,9 @@ _COHORT_REPEATS = 4
 _UNITS = (12, 380, 2660)
 _MODEL_CLIENTS = 10
 _MODEL_ROUNDS = 6
+
+_STACK_COHORTS = (5, 10, 20, 40, 80)
+_CLEAN_IMAGES = 100
 
 _LABEL_CLIENTS = 1_000_000
 _LABELS_PER_CLIENT = 5
@@ -227,6 +233,32 @@ def model() -> None:
     )
 
 
+def _stacked(size, judged):
+  """Returns the worker's MiB at most; of FedAvg, or of ClipFL's round."""
+  clients = [
+      client_data.client_dataset(x, y, i)
+      for i, (x, y) in enumerate(workloads.images(size, _IMAGES_PER_CLIENT))
+  ]
+  [(x, y)] = workloads.images(1, _CLEAN_IMAGES)
+  network = keras_model.from_keras(workloads.large_cnn())
+  process = compose.build_round_process(
+      network, plain.cross_entropy_work(_ONE_EPOCH), seed=0,
+      judge=judges.validation(network, size // 2) if judged else None,
+  ).process
+  held = ([uplink.ClientState()] * size, client_data.client_dataset(x, y, 0)) if judged else ()
+  with local.runtime(2):
+    process.next(process.initialize(), clients, *held)
+    return _resident(_worker(), 'VmHWM')
+
+
+def stack() -> None:
+  """Prints what the worker keeps where the server sees single models of 6.2 MiB."""
+  _table('cohort', 'summed: worker at most', 'stacked: worker at most', 'stacked, a client')
+  for size in _STACK_COHORTS:
+    summed, stacked = (_fresh(_stacked, size, judged) for judged in (False, True))
+    _row(str(size), f'{summed:.0f}', f'{stacked:.0f}', f'{stacked / size:.0f}')
+
+
 def _shard(first, truth, mechanism, key):
   """Returns the histograms of one shard of clients, and of its true labels."""
   labels = np.random.default_rng(first).choice(
@@ -297,7 +329,7 @@ def labels() -> None:
     _row(name, value)
 
 
-_PARTS = {part.__name__: part for part in (population, cohort, model, labels)}
+_PARTS = {part.__name__: part for part in (population, cohort, model, stack, labels)}
 
 
 def main(names) -> None:
