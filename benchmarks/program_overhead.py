@@ -22,6 +22,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import tensorflow_federated as tff
 
 from benchmarks import workloads
+from tff_noise import heaps
 from tff_noise import types
 from tff_noise.data import client_data
 from tff_noise.federated import aggregation
@@ -131,6 +132,7 @@ def _memory():
 
 def main():
   """Prints both."""
+  heaps.limit()
   with local.runtime(2):
     _overhead()
     _memory()

@@ -5,6 +5,7 @@ import os
 import sys
 
 from tff_noise import child
+from tff_noise import heaps
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
 from tff_noise.program import code_version
@@ -69,6 +70,7 @@ def _prepare_and_train(config, dataset, scene, directory):
   """Builds the method, which may find mistakes, then makes the run's directory and trains."""
   # Before TensorFlow is imported, or it prints pages about hardware that is not there.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  heaps.limit()
   print('Loading TensorFlow Federated...', file=sys.stderr)
   from tff_noise.program import task as task_lib
   from tff_noise.runtimes import opening

@@ -10,6 +10,7 @@ import asyncio
 import collections
 import concurrent.futures
 import functools
+import gc
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -301,6 +302,8 @@ async def run_schedule(
     if done % checkpoint_every == 0 or done == total_rounds:
       await state_manager.save(state, done)
     on_round(RoundResult(done, metrics, seconds))
+    # Weights hang in cycles of objects, which Python would look for every thousand rounds.
+    gc.collect(generation=1)
 
   with _Background() as background:
     while True:

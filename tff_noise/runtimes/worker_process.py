@@ -12,6 +12,7 @@ from importlib import metadata
 from importlib import util
 
 from tff_noise import child
+from tff_noise import heaps
 from tff_noise import types
 from tff_noise.runtimes import sandbox
 
@@ -63,6 +64,7 @@ class WorkerProcess:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        env=heaps.environment(),
     )
     word, _, rest = _first_line(self._process).partition(' ')
     if word not in (sandbox.READY, sandbox.EXPOSED):
