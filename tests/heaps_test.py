@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from unittest import mock
 
 from absl.testing import absltest
 
@@ -48,11 +49,15 @@ class HeapsTest(absltest.TestCase):
     self.assertGreater(_heaps(), os.cpu_count())
     self.assertLessEqual(_heaps('limit'), os.cpu_count())
 
-  def test_children_have_the_limit_unless_the_user_gives_one(self):
-    name = 'MALLOC_ARENA_MAX'
-    self.assertLessEqual(_heaps(**{name: heaps.environment()[name]}), os.cpu_count())
-    with absltest.mock.patch.dict(os.environ, {name: '5'}):
-      self.assertEqual(heaps.environment()[name], '5')
+  def test_children_have_the_limit(self):
+    self.assertLessEqual(
+        _heaps(MALLOC_ARENA_MAX=heaps.environment()['MALLOC_ARENA_MAX']), os.cpu_count()
+    )
+
+  def test_the_users_own_limit_holds(self):
+    self.assertEqual(_heaps('limit', MALLOC_ARENA_MAX='1'), 1)
+    with mock.patch.dict(os.environ, MALLOC_ARENA_MAX='5'):
+      self.assertEqual(heaps.environment()['MALLOC_ARENA_MAX'], '5')
 
 
 if __name__ == '__main__':
