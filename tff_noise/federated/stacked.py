@@ -3,8 +3,8 @@
 What a coordinate-wise median or a ranking of clients' models needs, and no secure sum can give: of
 a sum nobody can tell the middle, nor which client's model was bad. Rows carry their client's id and
 are sorted by it, so nothing depends on the order in which a runtime brings results. For k clients
-a round the stack is k times the size of a contribution, and the worker at its most holds about
-seven times that (`python -m benchmarks.scale stack`).
+a round the stack is k times the size of a contribution, and the worker at its most holds seven to
+eight times that (`python -m benchmarks.scale stack`).
 """
 
 import collections

@@ -302,7 +302,7 @@ async def run_schedule(
     if done % checkpoint_every == 0 or done == total_rounds:
       await state_manager.save(state, done)
     on_round(RoundResult(done, metrics, seconds))
-    # Weights hang in cycles of objects, which Python would look for every thousand rounds.
+    # Weights hang in cycles of objects, which Python looks for every hundred rounds.
     gc.collect(generation=1)
 
   with _Background() as background:
