@@ -6,6 +6,7 @@ import sys
 
 from absl import flags
 
+from tff_noise import loading
 from tff_noise import types
 from tff_noise.program import command_line
 
@@ -136,9 +137,10 @@ def _audit_method(title, config, delta, about, scene=None):
   dataset = data.load_dataset(config)
   drawn = data.load_scene(config, dataset, scene)
   print('Loading TensorFlow Federated...', file=sys.stderr)
-  from tff_noise.audit import computations
-  from tff_noise.program import code_version
-  from tff_noise.program import task
+  with loading.large_modules():
+    from tff_noise.audit import computations
+    from tff_noise.program import code_version
+    from tff_noise.program import task
 
   prepared = task.prepare(config, dataset, drawn)
   about = {**about, 'code': code_version.digest()}

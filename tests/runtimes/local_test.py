@@ -25,10 +25,12 @@ _WAIT_SECONDS = 120
 
 _PRELUDE = """
 import os, signal, sys
-import numpy as np
-import tensorflow_federated as tff
-from tests.runtimes import processes
-from tff_noise.runtimes import local
+from tff_noise import loading
+with loading.large_modules():
+  import numpy as np
+  import tensorflow_federated as tff
+  from tests.runtimes import processes
+  from tff_noise.runtimes import local
 
 @tff.federated_computation(tff.FederatedType(np.int64, tff.CLIENTS))
 def total(x):
@@ -125,8 +127,9 @@ class LifeTest(absltest.TestCase):
 
     def kill():
       while not done.is_set():
-        for worker in processes.tff_workers():
-          with contextlib.suppress(psutil.NoSuchProcess):
+        # Looking for them finds some that die meanwhile, too.
+        with contextlib.suppress(psutil.NoSuchProcess):
+          for worker in processes.tff_workers():
             worker.kill()
 
     with local.runtime(2), contextlib.redirect_stderr(io.StringIO()):

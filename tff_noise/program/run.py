@@ -6,6 +6,7 @@ import sys
 
 from tff_noise import child
 from tff_noise import heaps
+from tff_noise import loading
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
 from tff_noise.program import code_version
@@ -72,8 +73,9 @@ def _prepare_and_train(config, dataset, scene, directory):
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   heaps.limit()
   print('Loading TensorFlow Federated...', file=sys.stderr)
-  from tff_noise.program import task as task_lib
-  from tff_noise.runtimes import opening
+  with loading.large_modules():
+    from tff_noise.program import task as task_lib
+    from tff_noise.runtimes import opening
 
   opened = opening.opened(
       config.runtime,
