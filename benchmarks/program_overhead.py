@@ -19,7 +19,10 @@ import psutil
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 # pylint: disable=wrong-import-position
-import tensorflow_federated as tff
+from tff_noise import loading
+
+with loading.large_modules():
+  import tensorflow_federated as tff
 
 from benchmarks import workloads
 from tff_noise import heaps

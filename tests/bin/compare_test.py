@@ -1,9 +1,12 @@
 """The comparison command, in real processes."""
 
+import functools
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import psutil
@@ -32,6 +35,13 @@ def _run(*arguments, path=()):
   return process.returncode, out, err
 
 
+@functools.cache
+def _whole_grid():
+  """Runs the grid once, for all tests that only look at it: its root, status and what it said."""
+  root = tempfile.mkdtemp(dir=absltest.get_default_test_tmpdir())
+  return root, *_run(f'--root_dir={root}', *_GRID)
+
+
 class CompareTest(absltest.TestCase):
 
   def setUp(self):
@@ -52,8 +62,9 @@ class CompareTest(absltest.TestCase):
     return {path: os.stat(path).st_mtime_ns for path in self._summary_paths()}
 
   def test_runs_tabulates_and_does_not_run_again(self):
-    status, out, err = self._compare()
+    whole, status, out, err = _whole_grid()
     self.assertEqual(status, 0, err)
+    shutil.copytree(whole, self.root, dirs_exist_ok=True)
     self.assertIn('| feddpcont |', out)
     self.assertIn('[2/2]', err)
     (folder,) = os.listdir(os.path.join(self.root, 'compare'))
@@ -68,8 +79,10 @@ class CompareTest(absltest.TestCase):
     self.assertEqual(self._summaries(), before)
 
   def test_failed_cell_is_named_and_loses_no_other(self):
-    self.assertEqual(self._compare('--methods=fedavg')[0], 0)
-    (run,) = self._runs()
+    whole, status, _, err = _whole_grid()
+    self.assertEqual(status, 0, err)
+    (run,) = (name for name in os.listdir(whole) if name.startswith('fedavg'))
+    shutil.copytree(os.path.join(whole, run), os.path.join(self.root, run))
     os.remove(os.path.join(self.root, run, 'summary.json'))
     with open(os.path.join(self.root, run, 'scene.npz'), 'wb') as file:
       file.write(b'damaged')
@@ -80,8 +93,8 @@ class CompareTest(absltest.TestCase):
     self.assertRegex(out, r'\| feddpcont \| \*\*\d')
 
   def test_killed_and_started_again_it_redoes_nothing_and_changes_no_number(self):
-    whole = self.create_tempdir().full_path
-    self.assertEqual(_run(f'--root_dir={whole}', *_GRID)[0], 0)
+    whole, status, _, err = _whole_grid()
+    self.assertEqual(status, 0, err)
     process = _start(f'--root_dir={self.root}', *_GRID)
     while process.poll() is None and not any(map(os.path.exists, self._summary_paths())):
       time.sleep(0.05)  # Polls; what follows does not depend on how long it took.

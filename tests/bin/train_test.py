@@ -1,11 +1,14 @@
 """The command line, in real processes: results, resume after SIGKILL, signals, mistakes."""
 
 import csv
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -53,6 +56,16 @@ def _final_weights(run):
   return _read(os.path.join(run, 'state', 'round_6', 'variables', 'variables.data-00000-of-00001'))
 
 
+@functools.cache
+def _whole_run():
+  """Trains once, for all tests that only look at a finished run: its path and what it said."""
+  root = tempfile.mkdtemp(dir=absltest.get_default_test_tmpdir())
+  status, out, err = _run(f'--root_dir={root}', *_SMALL, '--run_name=whole')
+  if status != 0:
+    raise AssertionError(err)
+  return os.path.join(root, 'whole'), out
+
+
 class RunTest(absltest.TestCase):
 
   def setUp(self):
@@ -67,8 +80,14 @@ class RunTest(absltest.TestCase):
   def _path(self, *names):
     return os.path.join(self.root, *names)
 
+  def _finished(self):
+    """Puts a finished run into the root, as 'a'; returns what the program said."""
+    whole, out = _whole_run()
+    shutil.copytree(whole, self._path('a'))
+    return out
+
   def test_writes_what_the_design_promises(self):
-    out = self._train('--run_name=a')
+    out = self._finished()
     for name in (
         'config.json', 'scene.npz', 'metrics.csv', 'clients.csv', 'privacy.json', 'uplink.json',
         'summary.json', 'state', 'tensorboard',
@@ -92,7 +111,7 @@ class RunTest(absltest.TestCase):
       self.assertEqual(json.load(file)['totals'][0]['epsilon'], 'inf')
 
   def test_killed_again_and_again_it_ends_as_if_never_killed(self):
-    self._train('--run_name=whole')
+    self._finished()
     killed = 0
     for rounds_before in (1, 3, 5):
       process = _start(f'--root_dir={self.root}', *_SMALL, '--run_name=killed')
@@ -107,11 +126,11 @@ class RunTest(absltest.TestCase):
     self.assertGreater(killed, 0)
     self._train('--run_name=killed')
     self.assertEqual(
-        _read(self._path('whole', 'metrics.csv')), _read(self._path('killed', 'metrics.csv'))
+        _read(self._path('a', 'metrics.csv')), _read(self._path('killed', 'metrics.csv'))
     )
-    self.assertEqual(_final_weights(self._path('whole')), _final_weights(self._path('killed')))
+    self.assertEqual(_final_weights(self._path('a')), _final_weights(self._path('killed')))
     self.assertEqual(
-        _read(self._path('whole', 'clients.csv')), _read(self._path('killed', 'clients.csv'))
+        _read(self._path('a', 'clients.csv')), _read(self._path('killed', 'clients.csv'))
     )
 
   def test_same_seed_same_result_other_seed_other_scene_flips_and_batches(self):
@@ -143,7 +162,7 @@ class RunTest(absltest.TestCase):
     self.assertNotEqual(histograms['a'], histograms['d'])
 
   def test_a_finished_run_is_not_touched(self):
-    self._train('--run_name=a')
+    self._finished()
     before = _read(self._path('a', 'summary.json'))
     out = self._train('--run_name=a')
     self.assertIn('is complete', out)
@@ -151,7 +170,7 @@ class RunTest(absltest.TestCase):
     self.assertEqual(before, _read(self._path('a', 'summary.json')))
 
   def test_what_differs_between_flags_is_refused_and_named(self):
-    self._train('--run_name=a')
+    self._finished()
     status, _, err = _run(
         f'--root_dir={self.root}', *_SMALL, '--run_name=a', '--learning_rate=0.2'
     )
@@ -160,7 +179,7 @@ class RunTest(absltest.TestCase):
     self.assertLen(err.splitlines(), 1)
 
   def test_corrupt_checkpoint_is_named_and_kept(self):
-    self._train('--run_name=a')
+    self._finished()
     os.remove(self._path('a', 'summary.json'))
     checkpoint = self._path('a', 'state', 'round_6')
     with open(os.path.join(checkpoint, 'saved_model.pb'), 'wb') as file:

@@ -126,10 +126,16 @@ def _ran(name):
 
 def _run(schedule, folder, copies=None):
   """Runs in `folder`; puts a copy of it as it is after each round into `copies`."""
+  return federated_test_case.run(
+      schedule, _federation(), folder, copies, {'test': _build_evaluator()}
+  )
+
+
+@functools.cache
+def _build_evaluator():
   evaluate = evaluation.build_evaluation(toy.linear_model('batch'))
   test_examples = types.Examples(np.eye(2, dtype=np.float32), np.array([0, 1], np.int32))
-  evaluations = {'test': evaluation.build_evaluator(evaluate, test_examples)}
-  return federated_test_case.run(schedule, _federation(), folder, copies, evaluations)
+  return evaluation.build_evaluator(evaluate, test_examples)
 
 
 class ContractTest(federated_test_case.FederatedTestCase):

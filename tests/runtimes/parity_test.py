@@ -53,6 +53,8 @@ class ParityTest(parameterized.TestCase):
     federation = toy.two_corners((9, 4, 12, 7))
     workers = workers_lib.Workers(2)
     self.addCleanup(workers.stop_all)
+    # The same computations, compiled for each.
+    schedule = _schedule(name, federation)
     found = {}
     for runtime, opened in (
         ('local', local.runtime(2)),
@@ -60,7 +62,6 @@ class ParityTest(parameterized.TestCase):
         ('remote', remote.runtime(workers.addresses)),
     ):
       with opened:
-        schedule = _schedule(name, federation)
         found[runtime], _ = federated_test_case.run(
             schedule, federation, self.create_tempdir().full_path
         )
