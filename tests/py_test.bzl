@@ -3,11 +3,11 @@
 load("@rules_python//python:defs.bzl", _py_test = "py_test")
 
 def py_test(name, srcs, deps = [], **kwargs):
-    """A test that loads its modules as the programs do, which half of its time can go into.
+    """A test whose modules are loaded as the programs load theirs: it takes two seconds less.
 
     Args:
-      name: As of rules_python's: that of the module of tests.
-      srcs: The same.
+      name: That of its module, without ".py".
+      srcs: As of rules_python's py_test.
       deps: The same.
       **kwargs: The same.
     """
