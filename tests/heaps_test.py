@@ -1,4 +1,4 @@
-"""Tests of the limit on malloc's heaps, in real processes."""
+"""Tests of malloc's heaps, in real processes."""
 
 import os
 import subprocess
@@ -35,29 +35,53 @@ barrier.wait()
 """
 
 
-def _heaps(*arguments, **environment):
+# What a process holds of blocks of 1 MiB after it has given them back, in MiB.
+_KEEP = """
+import ctypes, resource
+libc = ctypes.CDLL(None)
+libc.malloc.restype = libc.memset.restype = ctypes.c_void_p
+libc.memset.argtypes = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+libc.free.argtypes = ctypes.c_void_p,
+def resident():
+  with open('/proc/self/statm') as file:
+    return int(file.read().split()[1]) * resource.getpagesize() // 2**20
+before = resident()
+blocks = [libc.malloc(2**20) for _ in range(100)]
+for block in blocks:
+  libc.memset(block, 1, 2**20)
+for block in blocks:
+  libc.free(block)
+print(resident() - before)
+"""
+
+
+def _number(script, *arguments, **environment):
   kept = {k: v for k, v in os.environ.items() if not k.startswith('MALLOC_')}
   environment = {**kept, 'PYTHONPATH': os.pathsep.join(sys.path), **environment}
   return int(
-      subprocess.check_output([sys.executable, '-c', _COUNT, *arguments], env=environment)
+      subprocess.check_output([sys.executable, '-c', script, *arguments], env=environment)
   )
 
 
 class HeapsTest(absltest.TestCase):
 
   def test_as_many_as_cores(self):
-    self.assertGreater(_heaps(), os.cpu_count())
-    self.assertLessEqual(_heaps('limit'), os.cpu_count())
+    self.assertGreater(_number(_COUNT), os.cpu_count())
+    self.assertLessEqual(_number(_COUNT, 'limit'), os.cpu_count())
 
-  def test_children_have_the_limit(self):
-    self.assertLessEqual(
-        _heaps(MALLOC_ARENA_MAX=heaps.environment()['MALLOC_ARENA_MAX']), os.cpu_count()
-    )
+  def test_a_worker_has_one(self):
+    self.assertEqual(_number(_COUNT, **heaps.worker_environment()), 1)
 
-  def test_the_users_own_limit_holds(self):
-    self.assertEqual(_heaps('limit', MALLOC_ARENA_MAX='1'), 1)
-    with mock.patch.dict(os.environ, MALLOC_ARENA_MAX='5'):
-      self.assertEqual(heaps.environment()['MALLOC_ARENA_MAX'], '5')
+  def test_a_worker_keeps_its_memory(self):
+    self.assertLess(_number(_KEEP), 20)
+    self.assertGreater(_number(_KEEP, **heaps.worker_environment()), 90)
+
+  def test_the_users_own_setting_holds(self):
+    self.assertEqual(_number(_COUNT, 'limit', MALLOC_ARENA_MAX='1'), 1)
+    with mock.patch.dict(os.environ, MALLOC_ARENA_MAX='5', MALLOC_TRIM_THRESHOLD_='7'):
+      environment = heaps.worker_environment()
+    self.assertEqual(environment['MALLOC_ARENA_MAX'], '5')
+    self.assertEqual(environment['MALLOC_TRIM_THRESHOLD_'], '7')
 
 
 if __name__ == '__main__':

@@ -64,7 +64,7 @@ class WorkerProcess:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=heaps.environment(),
+        env=heaps.worker_environment(),
     )
     word, _, rest = _first_line(self._process).partition(' ')
     if word not in (sandbox.READY, sandbox.EXPOSED):
