@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import gc
 import os
 import shutil
 from unittest import mock
@@ -675,6 +676,19 @@ class TrainingTest(federated_test_case.FederatedTestCase):
         header,
         'round,stage,test_accuracy,test_loss,train_loss,clients,rejected,bytes_up,bytes_down',
     )
+
+  def test_rounds_leave_next_to_nothing_in_memory(self):
+    def objects_after(rounds):
+      self._run(
+          _schedule(_stage('train', rounds)),
+          run_dir=run_directory.RunDirectory(self.create_tempdir().full_path),
+      )
+      gc.collect()
+      return len(gc.get_objects())
+
+    objects_after(1)
+    few = objects_after(1)
+    self.assertLess(objects_after(21) - few, 20 * 10)
 
   def test_interrupted_anywhere_it_ends_the_same(self):
     schedule = _schedule(_stage('first', 4), _stage('second', 5, learning_rate=0.3))

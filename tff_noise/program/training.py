@@ -10,6 +10,7 @@ import asyncio
 import collections
 import concurrent.futures
 import functools
+import functools
 import gc
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -397,7 +398,13 @@ def _is_evaluated(stage, stage_round, eval_every):
 
 def _row(metrics: Mapping[str, Any]) -> Any:
   """Returns the metrics as a named tuple, whose order TFF's managers keep; they sort mappings."""
-  return collections.namedtuple('Metrics', metrics)(*metrics.values())
+  return _row_type(*metrics)(*metrics.values())
+
+
+# Types stay in memory, and so would one for every round.
+@functools.cache
+def _row_type(*columns):
+  return collections.namedtuple('Metrics', columns)
 
 
 def _plain_numbers(state: ProgramState) -> ProgramState:
