@@ -10,7 +10,6 @@ import asyncio
 import collections
 import concurrent.futures
 import functools
-import functools
 import gc
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
