@@ -130,8 +130,8 @@ def _workload(num_clients, size, batch_size, repeats, contexts):
 
 
 _WORKLOADS = {
-    '50x50': functools.partial(_workload, 50, 50, 10, 12),
-    '10x500': functools.partial(_workload, 10, 500, 32, 8),
+    '50x50': functools.partial(_workload, 50, 50, 10, 36),
+    '10x500': functools.partial(_workload, 10, 500, 32, 20),
 }
 
 
