@@ -69,8 +69,11 @@ class HeapsTest(absltest.TestCase):
     self.assertGreater(_number(_COUNT), os.cpu_count())
     self.assertLessEqual(_number(_COUNT, 'limit'), os.cpu_count())
 
-  def test_a_worker_has_one(self):
-    self.assertEqual(_number(_COUNT, **heaps.worker_environment()), 1)
+  @mock.patch.object(os, 'cpu_count')
+  def test_a_worker_has_one_for_two_cores(self, cpu_count):
+    for cores, expected in (1, 1), (2, 1), (3, 1), (4, 2):
+      cpu_count.return_value = cores
+      self.assertEqual(_number(_COUNT, **heaps.worker_environment()), expected)
 
   def test_a_worker_keeps_its_memory(self):
     self.assertLess(_number(_KEEP), 20)
