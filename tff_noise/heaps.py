@@ -24,8 +24,8 @@ def limit() -> None:
 def worker_environment() -> Mapping[str, str]:
   """Returns the environment of a worker: a heap for two cores, which keeps what it got.
 
-  TensorFlow has its own allocator for tensors; what is left to malloc are messages, for which one
-  heap for two cores is as fast as two if it need not ask for its end again in each round.
+  Measured on two cores, where rounds with one heap that keeps its end are as fast as with two, and
+  memory varies less (`benchmarks/NOTES.md`).
   """
   return {
       _HEAPS: str(max(1, os.cpu_count() // 2)),
