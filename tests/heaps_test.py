@@ -46,9 +46,10 @@ def resident():
   with open('/proc/self/statm') as file:
     return int(file.read().split()[1]) * resource.getpagesize() // 2**20
 before = resident()
-blocks = [libc.malloc(2**20) for _ in range(100)]
-for block in blocks:
-  libc.memset(block, 1, 2**20)
+blocks = (ctypes.c_void_p * 100)()
+for i in range(100):
+  blocks[i] = libc.malloc(2**20)
+  libc.memset(blocks[i], 1, 2**20)
 for block in blocks:
   libc.free(block)
 print(resident() - before)
