@@ -27,18 +27,17 @@ with loading.large_modules():
 from benchmarks import workloads
 from tff_noise import heaps
 from tff_noise import types
+from tff_noise.algorithms import catalog
 from tff_noise.data import client_data
-from tff_noise.federated import aggregation
-from tff_noise.federated import uplink
-from tff_noise.methods import method
-from tff_noise.methods import registry
+from tff_noise.federated import task as task_lib
 from tff_noise.models import keras_model
 from tff_noise.privacy import ledger
+from tff_noise.program import clients as clients_lib
 from tff_noise.program import managers
 from tff_noise.program import run_directory
 from tff_noise.program import training
 from tff_noise.runtimes import local
-from tff_noise.selection import availability
+from tff_noise.uplink import uplink
 
 _MIB = 2**20
 _COHORT = 10
@@ -61,35 +60,35 @@ class _Timed(tff.framework.SyncContext):
 
 def _run(size, rounds, on_round):
   """Runs FedAvg with `size` images a client; returns seconds in computations and in all."""
-  clients = [
+  examples = [
       types.ClientExamples(x, y.astype(np.int32), np.arange(i * size, (i + 1) * size))
       for i, (x, y) in enumerate(workloads.images(_COHORT, size))
   ]
-  federation = types.Federation(tuple(clients), workloads.NUM_CLASSES, 0)
-  task = method.Task(
-      model=keras_model.from_keras(workloads.large_cnn()),
-      training=types.LocalTraining(1, 10, 0.001),
-      aggregation=aggregation.weighted_mean(),
-      label_privacy=None,
-      rounds=rounds,
-      stages={},
-      clients_per_round=_COHORT,
-      availability=availability.always(_COHORT),
+  federation = types.Federation(tuple(examples), workloads.NUM_CLASSES, 0)
+  task = task_lib.Task(
+      keras_model.from_keras(workloads.large_cnn()),
+      types.LocalTraining(1, 10, 0.001),
       client_sizes=federation.sizes,
-      seed=0,
+      clients_per_round=_COHORT,
+      rounds=rounds,
   )
-  fed_avg = registry.METHODS['fedavg']
-  schedule = fed_avg.build(task, fed_avg.params())
+  fed_avg = catalog.ALGORITHMS['fedavg']
+  algorithm = fed_avg.build(task, fed_avg.params())
   timed = _Timed(tff.framework.get_context_stack().current)
   with tempfile.TemporaryDirectory() as folder:
     directory = run_directory.RunDirectory(folder)
     started = time.perf_counter()
+    entries = ledger.Ledger(
+        algorithm.fields, uplink.to_json(algorithm.fields), directory.file('ledger.jsonl')
+    )
+    clients = clients_lib.SimulatedClients(
+        algorithm, task, federation, client_data.federation_datasets(federation), entries
+    )
     with tff.framework.get_context_stack().install(timed):
       asyncio.run(
-          training.run_schedule(
-              schedule=schedule,
-              federation=federation,
-              datasets=client_data.federation_datasets(federation),
+          training.run(
+              algorithm=algorithm,
+              clients=clients,
               evaluations={},
               state_manager=managers.build_state_manager(directory),
               metrics_managers=managers.build_metrics_managers(directory),
@@ -97,9 +96,7 @@ def _run(size, rounds, on_round):
               on_round=on_round,
               eval_every=1,
               checkpoint_every=5,
-              ledger=ledger.Ledger(
-                  schedule.fields, uplink.to_json(schedule.fields), directory.file('ledger.jsonl')
-              ),
+              ledger=entries,
           )
       )
     return timed.seconds, time.perf_counter() - started

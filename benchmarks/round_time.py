@@ -26,8 +26,9 @@ import tensorflow_federated as tff
 from benchmarks import contest
 from benchmarks import workloads
 from tff_noise import types
+from tff_noise.algorithms import plain
 from tff_noise.data import client_data
-from tff_noise.methods import plain
+from tff_noise.federated import task as task_lib
 from tff_noise.models import keras_model
 from tff_noise.runtimes import local
 
@@ -37,9 +38,8 @@ _LEARNING_RATE = 0.01
 def _product(clients, batch_size, context):
   """FedAvg of this product."""
   training = types.LocalTraining(1, batch_size, _LEARNING_RATE)
-  process = plain.build_process(
-      keras_model.from_keras(workloads.large_cnn()), training=training
-  ).process
+  task = task_lib.Task(keras_model.from_keras(workloads.large_cnn()), training)
+  process = plain.build_process(task).process
   datasets = [client_data.client_dataset(x, y, i) for i, (x, y) in enumerate(clients)]
   with tff.framework.get_context_stack().install(context):
     state = process.initialize()

@@ -7,8 +7,8 @@
 * cohort: 10 to 500 small clients a round.
 * model: 0.1 to 11 million parameters, 10 clients a round.
 * stack: the worker's memory where the server sees single models, 5 to 80 clients a round.
-* labels: FedDPCont's label communication of 1,000,000 clients. Every label is flipped by the code
-  of a run; of 100 shards that are summed one after the other, one goes through TFF.
+* labels: FedDPCont's label communication of 1,000,000 clients. Every label is flipped, by the NumPy
+  form; of 100 shards that are summed one after the other, one is flipped and summed in TFF.
 
 Memory is what is resident in a process of its own, in MiB.
 """
@@ -30,15 +30,13 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 from benchmarks import contest
 from benchmarks import workloads
 from tff_noise import types
+from tff_noise.algorithms import catalog
+from tff_noise.algorithms import plain
 from tff_noise.data import client_data
-from tff_noise.federated import aggregation
-from tff_noise.federated import compose
-from tff_noise.federated import judges
-from tff_noise.federated import label_communication
-from tff_noise.federated import uplink
-from tff_noise.methods import feddpcont
-from tff_noise.methods import method
-from tff_noise.methods import plain
+from tff_noise.federated import computation
+from tff_noise.federated import label_histogram
+from tff_noise.federated import selectors
+from tff_noise.federated import task as task_lib
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
 from tff_noise.models import resnet
@@ -46,9 +44,10 @@ from tff_noise.privacy import estimator
 from tff_noise.privacy import ledger as ledger_lib
 from tff_noise.privacy import mechanism as mechanism_lib
 from tff_noise.privacy import protection
+from tff_noise.program import clients as clients_lib
 from tff_noise.program import training
 from tff_noise.runtimes import local
-from tff_noise.selection import availability
+from tff_noise.uplink import uplink
 
 _MIB = 2**20
 _EPSILON = '0.81'
@@ -116,34 +115,34 @@ def _federation(num_clients):
   return types.Federation(tuple(clients), num_classes=10, seed=0)
 
 
-def _schedule(federation):
-  num_clients = len(federation.clients)
+def _fed_dp_cont(federation):
+  """Returns the task and the algorithm."""
   network = architectures.mlp((16, 16, 1), federation.num_classes, pixel_scale=1 / 255)
-  task = method.Task(
-      keras_model.from_keras(network), _ONE_EPOCH, aggregation.weighted_mean(),
-      method.LabelPrivacy(_EPSILON, 'shrinkage'), rounds=1 + _POPULATION_ROUNDS, stages={},
-      clients_per_round=_COHORT, availability=availability.always(num_clients),
-      client_sizes=federation.sizes, seed=0,
+  task = task_lib.Task(
+      keras_model.from_keras(network), _ONE_EPOCH, client_sizes=federation.sizes,
+      clients_per_round=_COHORT, rounds=1 + _POPULATION_ROUNDS,
   )
-  return feddpcont.METHOD.build(task, feddpcont.FedDPContParams())
+  entry = catalog.ALGORITHMS['feddpcont']
+  return task, entry.build(task, entry.params())
 
 
 def _population(num_clients):
   """Returns MiB before the clients, of their data, of driver and worker after; seconds."""
-  schedule = _schedule(_federation(2))
+  _, algorithm = _fed_dp_cont(_federation(2))
   with local.runtime(2):
     # What TensorFlow takes with its first computation is not the clients'.
-    schedule.stages[0].round_process.process.initialize()
+    algorithm.init()
     before = _resident()
     federation = _federation(num_clients)
-    schedule = _schedule(federation)
-    datasets = client_data.federation_datasets(federation)
-    ledger = ledger_lib.Ledger(schedule.fields, uplink.to_json(schedule.fields), '')
-    state = training.initial_state(schedule, federation)
+    task, algorithm = _fed_dp_cont(federation)
+    clients = clients_lib.SimulatedClients(
+        algorithm, task, federation, client_data.federation_datasets(federation),
+        ledger_lib.Ledger(algorithm.fields, uplink.to_json(algorithm.fields), ''),
+    )
+    state = algorithm.init()
     marks = [time.perf_counter()]
-    for _ in range(1 + _POPULATION_ROUNDS):
-      _, state = training.next_stage(schedule, state)
-      state, _ = training.run_round(schedule, state, federation, datasets, ledger)
+    for _ in range(algorithm.rounds):
+      state = training.run_round(algorithm, state, clients)
       marks.append(time.perf_counter())
     gc.collect()
     seconds = np.diff(marks)
@@ -172,7 +171,9 @@ def cohort() -> None:
       for i, (x, y) in enumerate(workloads.images(max(_COHORTS), _IMAGES_PER_CLIENT))
   ]
   network = architectures.cnn(workloads.IMAGE, workloads.NUM_CLASSES, pixel_scale=1 / 255)
-  process = plain.build_process(keras_model.from_keras(network), training=_ONE_EPOCH).process
+  process = plain.build_process(
+      task_lib.Task(keras_model.from_keras(network), _ONE_EPOCH)
+  ).process
   with local.runtime(2):
     state = process.initialize()
     memory = []
@@ -207,7 +208,9 @@ def _model(units):
       client_data.client_dataset(x, y, i)
       for i, (x, y) in enumerate(workloads.images(_MODEL_CLIENTS, _IMAGES_PER_CLIENT))
   ]
-  process = plain.build_process(keras_model.from_keras(network), training=_ONE_EPOCH).process
+  process = plain.build_process(
+      task_lib.Task(keras_model.from_keras(network), _ONE_EPOCH)
+  ).process
   with local.runtime(2):
     state = process.initialize()
     seconds = []
@@ -233,7 +236,7 @@ def model() -> None:
     )
 
 
-def _stacked(size, judged):
+def _stacked(size, selects):
   """Returns the worker's MiB at most; of FedAvg, or of ClipFL's round."""
   clients = [
       client_data.client_dataset(x, y, i)
@@ -241,13 +244,15 @@ def _stacked(size, judged):
   ]
   [(x, y)] = workloads.images(1, _CLEAN_IMAGES)
   network = keras_model.from_keras(workloads.large_cnn())
-  process = compose.build_round_process(
-      network, plain.cross_entropy_work(_ONE_EPOCH), seed=0,
-      judge=judges.validation(network, size // 2) if judged else None,
-  ).process
-  held = ([uplink.ClientState()] * size, client_data.client_dataset(x, y, 0)) if judged else ()
+  built = computation.train(
+      'a round', task_lib.Task(network, _ONE_EPOCH), plain.client(_ONE_EPOCH),
+      selector=selectors.validation(network, size // 2) if selects else None,
+  )
+  process, more = built.process, ()
+  if selects:
+    more = ([built.initial_input(y)] * size, client_data.client_dataset(x, y, 0))
   with local.runtime(2):
-    process.next(process.initialize(), clients, *held)
+    process.next(process.initialize(), clients, *more)
     return _resident(_worker(), 'VmHWM')
 
 
@@ -255,24 +260,25 @@ def stack() -> None:
   """Prints what the worker keeps where the server sees single models of 6.2 MiB."""
   _table('cohort', 'summed: worker at most', 'stacked: worker at most', 'stacked, a client')
   for size in _STACK_COHORTS:
-    summed, stacked = (_fresh(_stacked, size, judged) for judged in (False, True))
+    summed, stacked = (_fresh(_stacked, size, selects) for selects in (False, True))
     _row(str(size), f'{summed:.0f}', f'{stacked:.0f}', f'{stacked / size:.0f}')
 
 
-def _shard(first, truth, mechanism, key):
-  """Returns the histograms of one shard of clients, and of its true labels."""
-  labels = np.random.default_rng(first).choice(
+def _shard(first, truth):
+  """Returns the labels of one shard of clients, int64 `[clients, labels]`."""
+  return np.random.default_rng(first).choice(
       len(truth), (_SHARD_CLIENTS, _LABELS_PER_CLIENT), p=truth
   )
+
+
+def _flipped(labels, first, mechanism):
+  """Returns the histogram of the reports of one shard of clients."""
   ids = np.arange(_LABELS_PER_CLIENT)
-  histograms = [
-      feddpcont.client_histogram(
-          first + i, types.ClientExamples(None, y, ids), mechanism,
-          num_classes=len(truth), key=key,
-      )
+  reports = [
+      mechanism_lib.flip(y, ids, mechanism_lib.simulation_secret(0, first + i), mechanism)
       for i, y in enumerate(labels)
   ]
-  return histograms, mechanism_lib.histogram(labels.ravel(), len(truth))
+  return mechanism_lib.histogram(np.concatenate(reports), mechanism.num_classes)
 
 
 def _labels():
@@ -280,41 +286,48 @@ def _labels():
   truth = np.arange(1, 11) / 55
   mechanism = mechanism_lib.randomized_response(_EPSILON, len(truth))
   num_labels = _LABEL_CLIENTS * _LABELS_PER_CLIENT
-  communicate, fields = label_communication.build_label_communication(
-      len(truth), max_count=_LABELS_PER_CLIENT, max_clients=_LABEL_CLIENTS,
+  communicate, _ = label_histogram.build_label_histogram(
+      len(truth), max_count=_LABELS_PER_CLIENT, max_clients=_LABEL_CLIENTS, mechanism=mechanism,
       protection=protection.LabelReports(len(truth), _EPSILON, num_labels=num_labels),
   )
-  key = mechanism_lib.simulation_key(0)
+  ids = np.arange(_LABELS_PER_CLIENT)
+  federation = types.Federation(
+      tuple(types.ClientExamples(None, y, ids) for y in _shard(0, truth)), len(truth), seed=0
+  )
   with local.runtime(2):
-    histograms, _ = _shard(0, truth, mechanism, key)
-    communicate(histograms)  # Compiles.
+    held = [label_histogram.client_labels(federation, i) for i in range(_SHARD_CLIENTS)]
+    communicate(held)  # Compiles.
     start = time.perf_counter()
-    through_tff = communicate(histograms)
+    through_tff = communicate(held)
     tff_seconds = time.perf_counter() - start
-    np.testing.assert_array_equal(through_tff, np.sum(histograms, 0))
+    np.testing.assert_array_equal(through_tff, _flipped(_shard(0, truth), 0, mechanism))
     worker = _resident(_worker(), 'VmHWM')
   before = _resident()
   total, exact = np.zeros((2, len(truth)), np.int64)
-  flip_seconds = check_seconds = 0.0
+  flip_seconds = 0.0
   for first in range(0, _LABEL_CLIENTS, _SHARD_CLIENTS):
+    shard = _shard(first, truth)
     start = time.perf_counter()
-    histograms, labels = _shard(first, truth, mechanism, key)
+    total += _flipped(shard, first, mechanism)
     flip_seconds += time.perf_counter() - start
-    start = time.perf_counter()
-    label_communication.check_histograms(histograms, fields[0])
-    check_seconds += time.perf_counter() - start
-    total += np.sum(histograms, 0)
-    exact += labels
+    exact += mechanism_lib.histogram(shard.ravel(), len(truth))
+  grown = _resident() - before
   estimate = estimator.estimate(total, 'shrinkage', mechanism, num_labels=num_labels)
   error = np.abs(estimate.raw - exact / num_labels)
   shards = _LABEL_CLIENTS // _SHARD_CLIENTS
+  many = np.random.default_rng(0).choice(len(truth), num_labels, p=truth)
+  start = time.perf_counter()
+  mechanism_lib.flip(
+      many, np.arange(num_labels), mechanism_lib.simulation_secret(0, 0), mechanism
+  )
+  one_client_seconds = time.perf_counter() - start
   return {
       'clients, labels': f'{_LABEL_CLIENTS:,}, {num_labels:,}',
-      'flips and counts': f'{flip_seconds:.0f} s',
-      'checks of counts': f'{check_seconds:.0f} s',
-      f'sum of a shard of {_SHARD_CLIENTS:,} clients in TFF': f'{tff_seconds:.1f} s',
+      'flips and counts, in NumPy': f'{flip_seconds:.0f} s',
+      f'{num_labels:,} flips of one client, in NumPy': f'{one_client_seconds:.1f} s',
+      f'a shard of {_SHARD_CLIENTS:,} clients in TFF': f'{tff_seconds:.1f} s',
       f'{shards} such shards (not run)': f'{shards * tff_seconds:.0f} s',
-      'driver, more than before the flips': f'{_resident() - before:.0f} MiB',
+      'driver, more than before the flips': f'{grown:.0f} MiB',
       'worker at most': f'{worker:.0f} MiB',
       'largest standard error of a share': f'{estimate.standard_error.max():.6f}',
       'largest error of a share': f'{error.max():.6f}',

@@ -8,6 +8,7 @@ from absl import flags
 
 from tff_noise import loading
 from tff_noise import types
+from tff_noise.privacy import mechanism
 from tff_noise.program import command_line
 
 _FLAGS = flags.FlagValues()
@@ -17,7 +18,6 @@ flags.DEFINE_boolean('mechanism', False, 'The label mechanism.', flag_values=_FL
 flags.DEFINE_string('out_dir', None, 'Where to write.', flag_values=_FLAGS)
 flags.DEFINE_float('delta', 1e-5, 'Of what a run costs.', flag_values=_FLAGS)
 flags.DEFINE_string('label_epsilon', '0.81', 'The claim.', flag_values=_FLAGS)
-flags.DEFINE_string('label_flips', 'driver', 'Who flips.', flag_values=_FLAGS)
 flags.DEFINE_integer('num_classes', 10, 'K.', flag_values=_FLAGS)
 flags.DEFINE_integer('trials', 20_000, 'Reports.', flag_values=_FLAGS)
 flags.DEFINE_float('alpha', 1e-6, 'Probability of a false alarm.', flag_values=_FLAGS)
@@ -26,8 +26,8 @@ flags.DEFINE_boolean('help', False, 'Help.', flag_values=_FLAGS)
 # What is audited, and which of the flags of others have a meaning for it.
 _TAKES = {
     'run_dir': {'delta'},
-    'method': {'delta', 'label_epsilon', 'label_flips'},
-    'mechanism': {'label_epsilon', 'label_flips', 'num_classes', 'trials', 'alpha'},
+    'method': {'delta', 'label_epsilon'},
+    'mechanism': {'label_epsilon', 'num_classes', 'trials', 'alpha'},
 }
 
 _HELP = """\
@@ -41,7 +41,7 @@ Exit status 1 if anything fails.
       A method: what its compiled computations send, against what it declares, without running it.
 
   bazel run //bin:audit -- --mechanism [--label_epsilon=0.81] [--num_classes=10]
-      [--label_flips=driver|client] [--trials=20000] [--alpha=1e-6]
+      [--trials=20000] [--alpha=1e-6]
       The label mechanism: it is asked often, and what it answers is held against its claim.
       alpha is the probability of any false alarm.
 
@@ -97,7 +97,7 @@ def _check(values, rest):
 def _audit_flags(values, rest):
   from tff_noise.program import flags as train_flags
 
-  shared = ('method', 'label_epsilon', 'label_flips')
+  shared = ('method', 'label_epsilon')
   given = [f'--{name}={values[name].value}' for name in shared if values[name].present]
   config = train_flags.config_from(train_flags.parse(['audit', *given, *rest]))
   about = {'command': shlex.join(['bin/audit', *given, *rest])}
@@ -144,19 +144,18 @@ def _audit_method(title, config, delta, about, scene=None):
 
   prepared = task.prepare(config, dataset, drawn)
   about = {**about, 'code': code_version.digest()}
-  return computations.audit(title, prepared.schedule, drawn.num_clients, delta, about)
+  return computations.audit(title, prepared.algorithm, drawn.num_clients, delta, about)
 
 
 def _audit_mechanism(values):
-  from tff_noise.audit import labels
-
-  if values.label_flips not in labels.FORMS:
-    raise types.UsageError(f'--label_flips must be one of {", ".join(labels.FORMS)}')
   if values.trials < 0 or not 0 < values.alpha < 1:
     raise types.UsageError('--trials must be at least 0, --alpha in (0, 1)')
-  return labels.audit(
-      values.label_epsilon, values.num_classes, values.label_flips, values.trials, values.alpha
-  )
+  flips = mechanism.randomized_response(values.label_epsilon, values.num_classes)
+  print('Loading TensorFlow Federated...', file=sys.stderr)
+  with loading.large_modules():
+    from tff_noise.audit import labels
+
+  return labels.audit(flips, values.trials, values.alpha)
 
 
 if __name__ == '__main__':

@@ -24,6 +24,16 @@ def linear_model(norm: str | None = None) -> keras_model.KerasModel:
   return keras_model.from_keras(tf.keras.Model(x, [logits, features]))
 
 
+def image_model(
+    shape: tuple[int, int, int] = (6, 5, 1), image_files: bool = False
+) -> keras_model.KerasModel:
+  """Two classes of small images, linear in their pixels divided by 255, with a bias."""
+  pixels = tf.keras.Input(shape, dtype='uint8')
+  features = tf.keras.layers.Flatten()(tf.keras.layers.Rescaling(1 / 255)(pixels))
+  network = tf.keras.Model(pixels, [tf.keras.layers.Dense(2)(features), features])
+  return keras_model.from_keras(network, image_files=image_files)
+
+
 def client(index: int, x: list[list[float]], y: list[int]) -> tf.data.Dataset:
   """One client of the linear model."""
   return client_data.client_dataset(np.array(x, np.float32).reshape(-1, 2), np.array(y), index)

@@ -1,6 +1,7 @@
 """Parameters of methods and optimizers: frozen dataclasses, read from texts NAME=VALUE."""
 
 import dataclasses
+import importlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -81,3 +82,13 @@ def require_one_of(params: Any, name: str, allowed: Sequence[str]) -> None:
   """Raises `ValueError` unless the named parameter is one of `allowed`."""
   if getattr(params, name) not in allowed:
     raise ValueError(f'{name} must be one of {", ".join(allowed)}, got {getattr(params, name)!r}')
+
+
+def implementation(place: str) -> Any:
+  """Returns what a catalog names: the one place where names become modules that load TensorFlow.
+
+  Args:
+    place: `module:function`.
+  """
+  module, function = place.split(':')
+  return getattr(importlib.import_module(module), function)

@@ -55,6 +55,7 @@ class Dataset(NamedTuple):
     similar_class: K classes, what each class is taken for in asymmetric noise (itself where it is
       not confused); or None where no such map is published.
     validation: A clean set at the server that is not part of the training data; or None.
+    public: Images that the server and all clients know, as `train_x`, without labels; or None.
   """
 
   name: str
@@ -71,6 +72,7 @@ class Dataset(NamedTuple):
   client: np.ndarray | None = None
   similar_class: tuple[int, ...] | None = None
   validation: Examples | None = None
+  public: np.ndarray | None = None
 
 
 class ClientExamples(NamedTuple):
@@ -137,6 +139,7 @@ class LocalTraining(NamedTuple):
     weight_decay: L2 coefficient added to the gradient.
     augmentation: 'none', or 'crop_flip': random shifts by up to 4 pixels and mirroring.
     loss: What l is.
+    optimizer: 'sgd', or 'adam' with its usual constants; momentum is of SGD alone.
   """
 
   epochs: int = 5
@@ -146,3 +149,4 @@ class LocalTraining(NamedTuple):
   weight_decay: float = 0.0
   augmentation: str = 'none'
   loss: CrossEntropy = CrossEntropy()
+  optimizer: str = 'sgd'

@@ -14,9 +14,10 @@ import tensorflow_federated as tff
 
 from docs.examples import digits
 from tff_noise import types
+from tff_noise.algorithms import plain
 from tff_noise.federated import aggregation
 from tff_noise.federated import evaluation
-from tff_noise.methods import plain
+from tff_noise.federated import task as task_lib
 
 _ROUNDS = 6
 
@@ -49,13 +50,14 @@ def create_context(address: str) -> tff.framework.SyncExecutionContext:
 
 def train(data: digits.Digits) -> float:
   """Trains in the current context, by secure sums; returns the test accuracy."""
-  process = plain.build_process(
+  task = task_lib.Task(
       data.model,
-      training=types.LocalTraining(epochs=2, batch_size=32, learning_rate=0.1),
+      types.LocalTraining(epochs=2, batch_size=32, learning_rate=0.1),
       aggregation=aggregation.secure_weighted_mean(
           update_bound=1.0, max_examples=int(data.federation.sizes.max())
       ),
-  ).process
+  )
+  process = plain.build_process(task).process
   evaluate = evaluation.build_evaluator(evaluation.build_evaluation(data.model), data.test)
   state = process.initialize()
   for round_num in range(1, _ROUNDS + 1):

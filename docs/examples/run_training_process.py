@@ -11,8 +11,9 @@ import tensorflow_federated as tff
 
 from docs.examples import digits
 from tff_noise import types
+from tff_noise.algorithms import plain
 from tff_noise.federated import evaluation
-from tff_noise.methods import plain
+from tff_noise.federated import task as task_lib
 from tff_noise.runtimes import local
 
 _ROUNDS = 6
@@ -22,7 +23,7 @@ def main(folder: str) -> float:
   """Trains; returns the test accuracy and leaves `metrics.csv` and states in `folder`."""
   data = digits.load()
   training = types.LocalTraining(epochs=2, batch_size=32, learning_rate=0.1)
-  process = plain.build_process(data.model, training=training).process
+  process = plain.build_process(task_lib.Task(data.model, training)).process
   evaluate = evaluation.build_evaluator(evaluation.build_evaluation(data.model), data.test)
 
   def select(round_num):

@@ -16,10 +16,11 @@ import tensorflow_federated as tff
 
 from docs.examples import digits
 from tff_noise import types
+from tff_noise.algorithms import feddpcont
 from tff_noise.data import client_data
 from tff_noise.federated import evaluation
-from tff_noise.federated import label_communication
-from tff_noise.methods import feddpcont
+from tff_noise.federated import label_histogram
+from tff_noise.federated import task as task_lib
 from tff_noise.privacy import estimator
 from tff_noise.privacy import mechanism as mechanism_lib
 from tff_noise.privacy import protection
@@ -28,12 +29,18 @@ _ROUNDS = 6
 
 
 def write_clients(federation: types.Federation, folder: str) -> None:
-  """Writes each client's images and labels where its computation will read them."""
+  """Writes what each client has where its computation will read it."""
   for client, examples in enumerate(federation.clients):
-    for name in ('x', 'y'):
+    held = {'x': examples.x, **label_histogram.client_labels(federation, client)}
+    for name, value in held.items():
       path = os.path.join(folder, str(client), name)
       os.makedirs(os.path.dirname(path), exist_ok=True)
-      tf.io.write_file(path, tf.io.serialize_tensor(getattr(examples, name)))
+      tf.io.write_file(path, tf.io.serialize_tensor(value))
+
+
+def _tensor(folder, client_id, name, dtype, shape):
+  content = tf.io.read_file(tf.strings.join([folder, client_id, name], os.sep))
+  return tf.ensure_shape(tf.io.parse_tensor(content, dtype), shape)
 
 
 def build_reader(folder: str) -> tff.Computation:
@@ -41,14 +48,10 @@ def build_reader(folder: str) -> tff.Computation:
 
   @tff.tensorflow.computation(np.str_)
   def read(client_id):
-    def tensor(name, dtype, shape):
-      content = tf.io.read_file(tf.strings.join([folder, client_id, name], os.sep))
-      return tf.ensure_shape(tf.io.parse_tensor(content, dtype), shape)
-
     return tf.data.Dataset.from_tensors(
         collections.OrderedDict(
-            x=tensor('x', tf.uint8, (None, 8, 8, 1)),
-            y=tensor('y', tf.int32, (None,)),
+            x=_tensor(folder, client_id, 'x', tf.uint8, (None, 8, 8, 1)),
+            y=_tensor(folder, client_id, 'y', tf.int32, (None,)),
             client=tf.strings.to_number(client_id, tf.int32),
         )
     )
@@ -56,38 +59,55 @@ def build_reader(folder: str) -> tff.Computation:
   return read
 
 
-async def estimate_labels(federation: types.Federation) -> np.ndarray:
-  """Returns p_hat from one private report for each label."""
+def build_label_reader(folder: str) -> tff.Computation:
+  """Returns `(str -> <y=int32[?],example_id=int64[?],secret=int64[2]>)`, from a client's id."""
+
+  @tff.tensorflow.computation(np.str_)
+  def read(client_id):
+    return collections.OrderedDict(
+        y=_tensor(folder, client_id, 'y', tf.int32, (None,)),
+        example_id=_tensor(folder, client_id, 'example_id', tf.int64, (None,)),
+        secret=_tensor(folder, client_id, 'secret', tf.int64, (2,)),
+    )
+
+  return read
+
+
+async def estimate_labels(federation: types.Federation, folder: str) -> np.ndarray:
+  """Returns p_hat from one private report for each label; labels stay where clients compute."""
   mechanism = mechanism_lib.randomized_response('2.0', federation.num_classes)
   num_labels = int(federation.sizes.sum())
-  communicate, _ = label_communication.build_label_communication(
+  communicate, _ = label_histogram.build_label_histogram(
       federation.num_classes,
       max_count=int(federation.sizes.max()),
       max_clients=len(federation.clients),
+      mechanism=mechanism,
       protection=protection.LabelReports(
           federation.num_classes, mechanism.epsilon, num_labels=num_labels
       ),
   )
-  key = mechanism_lib.simulation_key(federation.seed)
-  histograms = [
-      feddpcont.client_histogram(
-          i, examples, mechanism, num_classes=federation.num_classes, key=key
-      )
-      for i, examples in enumerate(federation.clients)
-  ]
-  total = await tff.program.materialize_value(communicate(histograms))
+  read = build_label_reader(folder)
+
+  @tff.federated_computation(tff.FederatedType(np.str_, tff.CLIENTS))
+  def communicate_by_id(client_ids):
+    return communicate(tff.federated_map(read, client_ids))
+
+  client_ids = [str(client) for client in range(len(federation.clients))]
+  total = await tff.program.materialize_value(communicate_by_id(client_ids))
   return estimator.estimate(total, 'shrinkage', mechanism, num_labels=num_labels).prior
 
 
 async def train(data: digits.Digits, folder: str) -> float:
   """Runs the program; returns the test accuracy of the last model."""
   training = types.LocalTraining(epochs=2, batch_size=32, learning_rate=0.1)
-  process = feddpcont.build_process(data.model, training=training).process
+  built = feddpcont.build_process(task_lib.Task(data.model, training))
+  clients = os.path.join(folder, 'clients')
   process = tff.simulation.compose_dataset_computation_with_learning_process(
-      build_reader(os.path.join(folder, 'clients')), process
+      build_reader(clients), built.process
   )
   start = await tff.program.materialize_value(process.initialize())
-  start = feddpcont.set_label_prior(process, start, await estimate_labels(data.federation))
+  prior = await estimate_labels(data.federation, clients)
+  start = built.send(start, label_prior=prior)
   start = await tff.program.materialize_value(start)
   models = tff.program.SavedModelFileReleaseManager(folder, 'model_')
   await tff.learning.programs.train_model(

@@ -9,9 +9,10 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tff_noise import types
+from tff_noise.algorithms import feddpcont
 from tff_noise.audit import update_leak
 from tff_noise.data import client_data
-from tff_noise.methods import feddpcont
+from tff_noise.federated import task as task_lib
 from tff_noise.models import keras_model
 from tff_noise.models import losses
 from tff_noise.privacy import mechanism as mechanism_lib
@@ -118,11 +119,12 @@ class AttackTest(federated_test_case.FederatedTestCase):
 
   def test_exact_where_contrastive_labels_are_known(self):
     training = types.LocalTraining(epochs=1, batch_size=4, learning_rate=0.05)
-    process = feddpcont.build_process(_linear_model(), training=training, seed=3).process
+    built = feddpcont.build_process(task_lib.Task(_linear_model(), training, 3))
+    process = built.process
     labels = np.array([0] * 5 + [1] * 6 + [2])
     x = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
     certain = np.array([0.0, 0.0, 1.0])
-    state = feddpcont.set_label_prior(process, process.initialize(), certain)
+    state = built.send(process.initialize(), label_prior=certain)
     before = process.get_model_weights(state).trainable[-1]
     state = process.next(state, [client_data.client_dataset(x, labels, 0)]).state
     found = update_leak.recovered_histogram(

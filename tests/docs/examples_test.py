@@ -17,7 +17,8 @@ from docs.examples import digits
 from docs.examples import own_context
 from docs.examples import run_training_process
 from docs.examples import train_model
-from tff_noise.federated import label_communication
+from tff_noise import types
+from tff_noise.federated import label_histogram
 
 # Chance is 0.1.
 _LEARNT = 0.5
@@ -63,14 +64,16 @@ class ClaimsTest(absltest.TestCase):
   """What the page says about TFF."""
 
   def test_native_context_refuses_secure_sums(self):
-    communicate, _ = label_communication.build_label_communication(
-        2, max_count=1, max_clients=2, protection=None
+    communicate, _ = label_histogram.build_label_histogram(
+        2, max_count=1, max_clients=2, mechanism=None, protection=None
     )
-    histograms = [np.array([1, 0]), np.array([0, 1])]
+    examples = types.ClientExamples(None, np.array([1]), np.array([0]))
+    federation = types.Federation((examples, examples), num_classes=2, seed=0)
+    labels = [label_histogram.client_labels(federation, i) for i in range(2)]
     context = tff.backends.native.create_sync_local_cpp_execution_context()
     with tff.framework.get_context_stack().install(context):
       with self.assertRaisesRegex(grpc.RpcError, 'Cannot embed a federated value'):
-        communicate(histograms)
+        communicate(labels)
     del context
     gc.collect()
 
@@ -86,7 +89,7 @@ class PageTest(absltest.TestCase):
     page = pathlib.Path('docs/own_program.md').read_text(encoding='utf-8')
     files = [p.read_text(encoding='utf-8') for p in pathlib.Path('docs/examples').glob('*.py')]
     blocks = [part.split('```')[0] for part in page.split('```python\n')[1:]]
-    self.assertLen(blocks, 5)
+    self.assertLen(blocks, 6)
     for block in blocks:
       indented = [textwrap.indent(block, ' ' * indent) for indent in (0, 2)]
       self.assertTrue(any(code in file for code in indented for file in files), block)

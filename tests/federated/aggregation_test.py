@@ -7,9 +7,9 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tff_noise.federated import aggregation
-from tff_noise.federated import disclosure
-from tff_noise.federated import uplink
 from tff_noise.privacy import protection
+from tff_noise.uplink import disclosure
+from tff_noise.uplink import uplink
 
 _TYPE = tff.to_type(
     tff.learning.models.ModelWeights([(np.float32, (2,)), np.float32], [(np.float32, (1,))])

@@ -3,10 +3,13 @@
 import numpy as np
 import tensorflow_federated as tff
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from tests import federated_test_case
 from tests import toy
+from tff_noise import types
 from tff_noise.federated import evaluation
+from tff_noise.models import keras_model
 
 _WEIGHTS = tff.learning.models.ModelWeights
 
@@ -55,6 +58,90 @@ class EvaluationTest(federated_test_case.FederatedTestCase):
     )
     self.assertEqual(result['accuracy'], 0)
     self.assertEqual(result['loss'], 0)
+
+
+# Examples on which each combination of three networks is right another number of times. (Of two
+# networks and classes the mean probability and the sum of the logits have the same sign.)
+_X, _Y = np.array([[1, 0], [0, 1], [3, 1], [1, 3], [2, -1]], np.float32), np.array([0, 1, 1, 0, 1])
+_KERNELS = [
+    np.array(kernel, np.float32)
+    for kernel in ([[0, -4], [0, 3]], [[0, 1], [1, -4]], [[-4, 4], [-2, -4]])
+]
+
+
+def _log_probabilities(logits):
+  return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+
+def _expected(combination):
+  """Accuracy and loss of the three networks, in NumPy."""
+  logits = [_X.astype(np.float64) @ kernel for kernel in _KERNELS]
+  log_p = {
+      'first': lambda: _log_probabilities(logits[0]),
+      'mean_probability': lambda: np.log(
+          np.mean([np.exp(_log_probabilities(z)) for z in logits], axis=0)
+      ),
+      'sum_logits': lambda: _log_probabilities(sum(logits)),
+  }[combination]()
+  return np.mean(log_p.argmax(axis=1) == _Y), -np.mean(log_p[np.arange(len(_Y)), _Y])
+
+
+class SeveralNetworksTest(federated_test_case.FederatedTestCase):
+
+  @parameterized.parameters(*keras_model.COMBINATIONS)
+  def test_are_evaluated_by_their_combination(self, combination):
+    model = keras_model.several(toy.linear_model(), 3, combination)
+    result = evaluation.build_evaluation(model)(
+        _WEIGHTS(_KERNELS, []), toy.client(0, _X.tolist(), _Y.tolist())
+    )
+    accuracy, loss = _expected(combination)
+    self.assertAlmostEqual(result['accuracy'], accuracy, places=6)
+    self.assertAlmostEqual(result['loss'], loss, places=5)
+
+  def test_combinations_differ(self):
+    # Or the test above would show nothing.
+    self.assertEqual([_expected(c)[0] for c in keras_model.COMBINATIONS], [0.4, 0.2, 0.6])
+
+  def test_unknown_combination_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "one of first, mean_probability, sum_logits.*'last'"):
+      keras_model.several(toy.linear_model(), 3, 'last')
+
+
+class EvaluatorsTest(federated_test_case.FederatedTestCase):
+
+  def test_mean_over_models_on_each_set(self):
+    sets = {
+        'all': types.Examples(_X, _Y.astype(np.int32)),
+        'one': types.Examples(_X[:1], _Y[:1].astype(np.int32)),
+    }
+    evaluators = evaluation.build_evaluators(toy.linear_model(), sets)
+    alone = [
+        {name: evaluate([(None, _WEIGHTS([kernel], []))]) for name, evaluate in evaluators.items()}
+        for kernel in _KERNELS
+    ]
+    logits = _X.astype(np.float64) @ _KERNELS[1]
+    log_p = _log_probabilities(logits)[np.arange(len(_Y)), _Y]
+    self.assertAlmostEqual(alone[1]['all']['loss'], -log_p.mean(), places=5)
+    self.assertAlmostEqual(alone[1]['one']['loss'], -log_p[0], places=5)
+    for name, evaluate in evaluators.items():
+      both = evaluate([(None, _WEIGHTS([kernel], [])) for kernel in _KERNELS])
+      for measure in ('accuracy', 'loss'):
+        self.assertAlmostEqual(
+            both[measure], np.mean([one[name][measure] for one in alone]), places=6
+        )
+
+  def test_models_of_their_own_each_by_its_own(self):
+    # Nobody but the evaluators holds the models: no two may be taken for one.
+    evaluators = evaluation.build_evaluators(
+        toy.linear_model(), {'test': types.Examples(_X, _Y.astype(np.int32))}
+    )
+    model, weights = keras_model.several(toy.linear_model(), 3, 'first'), _WEIGHTS(_KERNELS, [])
+    for _ in range(2):
+      for combination in keras_model.COMBINATIONS:
+        found = evaluators['test']([(model._replace(combination=combination), weights)])
+        accuracy, loss = _expected(combination)
+        self.assertAlmostEqual(found['loss'], loss, places=5)
+        self.assertAlmostEqual(found['accuracy'], accuracy, places=6)
 
 
 if __name__ == '__main__':

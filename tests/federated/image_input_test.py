@@ -3,27 +3,19 @@
 import os
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest
 from PIL import Image
 
 from tests import federated_test_case
+from tests import toy
+from tests.clients import one_client
 from tff_noise import types
 from tff_noise.data import client_data
-from tff_noise.federated import client_work
 from tff_noise.federated import evaluation
-from tff_noise.federated import uplink
-from tff_noise.models import keras_model
 from tff_noise.models import losses
 
 _SHAPE = (6, 5, 3)
-
-
-def _network():
-  pixels = tf.keras.Input(_SHAPE, dtype='uint8')
-  features = tf.keras.layers.Flatten()(tf.keras.layers.Rescaling(1 / 255)(pixels))
-  return tf.keras.Model(pixels, [tf.keras.layers.Dense(2)(features), features])
 
 
 def _weights():
@@ -44,16 +36,18 @@ class ImageInputTest(federated_test_case.FederatedTestCase):
       Image.fromarray(image).save(path)
     self.paths = np.array([p.encode() for p in paths])
 
-  def _update(self, x, *, image_files=False, augmentation='none', round_num=1, client=0):
-    model = keras_model.from_keras(_network(), image_files=image_files)
-    work = client_work.ClientWork(
-        lambda inputs: losses.cross_entropy(inputs.logits, inputs.labels),
-        types.LocalTraining(2, 3, 0.1, augmentation=augmentation),
-    )
-    update = client_work.build_client_update(model, work, 5)
-    broadcast = client_work.Broadcast(_weights(), round_num, {})
-    data = client_data.client_dataset(x, self.y, client)
-    return update(broadcast, data, uplink.ClientState()).update.trainable[0]
+  def _update(self, x, *, image_files=False, augmentation='none', round_num=1, client=0, **more):
+    return one_client.run(
+        client_data.client_dataset(x, self.y, client),
+        model=toy.image_model(_SHAPE, image_files=image_files),
+        weights=tuple(_weights().trainable),
+        round_num=round_num,
+        seed=5,
+        training={
+            'epochs': 2, 'batch_size': 3, 'learning_rate': 0.1, 'augmentation': augmentation
+        },
+        **more,
+    ).update.trainable[0]
 
   def test_files_train_like_their_pixels(self):
     np.testing.assert_array_equal(
@@ -61,13 +55,13 @@ class ImageInputTest(federated_test_case.FederatedTestCase):
     )
 
   def test_data_type_of_files(self):
-    model = keras_model.from_keras(_network(), image_files=True)
+    model = toy.image_model(_SHAPE, image_files=True)
     self.assertEqual(str(model.data_type), '<x=str[?],y=int32[?],client=int32>*')
 
   def test_files_evaluate_like_their_pixels(self):
     examples = types.Examples(self.x, self.y)
-    of_pixels = evaluation.build_evaluation(keras_model.from_keras(_network()))
-    of_files = evaluation.build_evaluation(keras_model.from_keras(_network(), image_files=True))
+    of_pixels = evaluation.build_evaluation(toy.image_model(_SHAPE))
+    of_files = evaluation.build_evaluation(toy.image_model(_SHAPE, image_files=True))
     expected = evaluation.build_evaluator(of_pixels, examples)(_weights())
     found = evaluation.build_evaluator(of_files, examples._replace(x=self.paths))(_weights())
     self.assertEqual(found, expected)
@@ -75,7 +69,7 @@ class ImageInputTest(federated_test_case.FederatedTestCase):
 
   def test_parts_that_tff_can_carry_give_the_whole(self):
     examples = types.Examples(self.x, self.y)
-    computation = evaluation.build_evaluation(keras_model.from_keras(_network()))
+    computation = evaluation.build_evaluation(toy.image_model(_SHAPE))
     whole = evaluation.build_evaluator(computation, examples)(_weights())
     with absltest.mock.patch.object(evaluation, '_MAX_CHUNK_BYTES', 2 * self.x[0].nbytes):
       parts = evaluation.build_evaluator(computation, examples)(_weights())
@@ -97,6 +91,17 @@ class ImageInputTest(federated_test_case.FederatedTestCase):
         self._update(self.paths, image_files=True, augmentation='crop_flip'),
         self._update(self.x, augmentation='crop_flip'),
     )
+
+  def test_views_of_files_are_those_of_their_pixels(self):
+    def of_view(s):
+      return losses.cross_entropy(s.forward(s.view(s.seed + 1))[0], s.labels)
+
+    of_files, of_pixels = (
+        self._update(x, image_files=image_files, augmentation='crop_flip', loss=of_view)
+        for x, image_files in ((self.paths, True), (self.x, False))
+    )
+    np.testing.assert_array_equal(of_files, of_pixels)
+    self.assertFalse(np.array_equal(of_files, self._update(self.x, augmentation='crop_flip')))
 
   def test_missing_file_is_named(self):
     self.paths[3] = b'nowhere/lost.png'

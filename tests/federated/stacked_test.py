@@ -1,4 +1,4 @@
-"""The server's step on single contributions: medians, and the best by a judge."""
+"""The server's step on single contributions: medians, and the best by a selector."""
 
 import collections
 
@@ -12,40 +12,37 @@ from tests import federated_test_case
 from tests import toy
 from tests.optimizers import rounds
 from tff_noise import types
+from tff_noise.algorithms import plain
+from tff_noise.clients import program
 from tff_noise.federated import aggregation
-from tff_noise.federated import client_work
-from tff_noise.federated import compose
-from tff_noise.federated import disclosure
+from tff_noise.federated import computation
 from tff_noise.federated import optimizer
-from tff_noise.federated import per_client
 from tff_noise.federated import stacked
-from tff_noise.federated import uplink
-from tff_noise.models import losses
-from tff_noise.optimizers import registry
+from tff_noise.federated import task as task_lib
+from tff_noise.optimizers import catalog
+from tff_noise.uplink import disclosure
+from tff_noise.uplink import per_client
+from tff_noise.uplink import uplink
 
 _ZEROS = tff.learning.models.ModelWeights([tf.zeros((2, 2))], [])
 _TWICE = uplink.UplinkSum('twice', np.float32, 0.0, 1e6, 'a test')
-
-
-def _cross_entropy(inputs):
-  return losses.cross_entropy(inputs.logits, inputs.labels)
 
 
 def _fed_avg(**changes):
   return optimizer.fed_avg(toy.linear_model().weights_type)._replace(**changes)
 
 
-def _judge(keep, build_score, **changes):
-  return stacked.Judge(build_score, keep, 'a test', **changes)
+def _selector(keep, build_score, **changes):
+  return stacked.Selector(build_score, keep, 'a test', **changes)
 
 
 def _same_score(keep):
-  """A judge to whom all are alike."""
-  return _judge(keep, lambda: lambda inputs: tf.zeros(inputs.num_clients))
+  """A selector to whom all are alike."""
+  return _selector(keep, lambda: lambda inputs: tf.zeros(inputs.num_clients))
 
 
 def _by_report(keep):
-  return _judge(keep, lambda: lambda inputs: inputs.reports['grade'])
+  return _selector(keep, lambda: lambda inputs: inputs.reports['grade'])
 
 
 class CombineTest(parameterized.TestCase):
@@ -116,7 +113,10 @@ class RowTest(parameterized.TestCase):
     np.testing.assert_array_equal(row['update'], np.arange(9))
     scalars = [float(row[name]) for name in ('client', 'weight', 'twice', 'grade')]
     self.assertEqual(scalars, [5, 4, 8, 0.5])
-    back = stacked.unflatten(row['update'], like)
+    type_spec = tff.to_type(
+        tff.learning.models.ModelWeights([(np.float32, (2, 3)), np.float32], [(np.float32, (2,))])
+    )
+    back = stacked.unflatten(row['update'], type_spec)
     tf.nest.assert_same_structure(back, like)
     tf.nest.map_structure(np.testing.assert_array_equal, back, like)
 
@@ -135,16 +135,16 @@ class DecideTest(parameterized.TestCase):
     changed = {name: np.array(v, rows[name].dtype) for name, v in changes.items()}
     return {**rows, **changed}
 
-  def _decide(self, rows, judge=None, combine=None, round_num=1, seed=0, client_model=None):
-    opt = _fed_avg(combine=combine, client=optimizer.ClientRule(sums=(_TWICE,)))
+  def _decide(self, rows, selector=None, combine=None, round_num=1, seed=0, client_model=None):
+    opt = _fed_avg(combine=combine, client=program.ClientProgram(sums=(_TWICE,)))
     if client_model is not None:
       opt = opt._replace(client_model=client_model)
     keep = None
-    if judge is not None:
-      keep = stacked.best_of(judge, judge.build_score(), (), tf.constant(round_num), seed)
+    if selector is not None:
+      keep = stacked.best_of(selector, selector.build_score(), (), tf.constant(round_num), seed)
     return stacked.decide(
-        {name: tf.constant(v) for name, v in rows.items()}, weights=_ZEROS, update_like=_ZEROS,
-        optimizer=opt, keep=keep,
+        {name: tf.constant(v) for name, v in rows.items()}, weights=_ZEROS,
+        update_type=toy.linear_model().weights_type, optimizer=opt, keep=keep,
     )
 
   def _kept(self, decision):
@@ -169,7 +169,7 @@ class DecideTest(parameterized.TestCase):
     np.testing.assert_allclose(found.reports['score'], [0.4, 0.1, 0.5, 0.9])
     self.assertEqual(found.reports['kept'].numpy().tolist(), [False, False, True, True])
 
-  def test_without_a_judge_all_finite_are_used(self):
+  def test_without_a_selector_all_finite_are_used(self):
     rows = self._rows(3, weight=[2, 0, 1])
     found = self._decide(rows)
     np.testing.assert_allclose(
@@ -183,15 +183,15 @@ class DecideTest(parameterized.TestCase):
     self.assertEqual(list(found.reports), ['client', 'grade'])
 
   @parameterized.product(
-      judge=(None, _by_report(3), _same_score(3)), combine=(None, stacked.median), seed=(0, 1)
+      selector=(None, _by_report(3), _same_score(3)), combine=(None, stacked.median), seed=(0, 1)
   )
-  def test_order_of_the_rows_does_not_matter(self, judge, combine, seed):
+  def test_order_of_the_rows_does_not_matter(self, selector, combine, seed):
     rows = self._rows(7, seed)
     rows['weight'][2] = 0
-    first = self._decide(rows, judge, combine)
+    first = self._decide(rows, selector, combine)
     for _ in range(3):
       order = np.random.default_rng(seed).permutation(7)
-      second = self._decide({n: v[order] for n, v in rows.items()}, judge, combine)
+      second = self._decide({n: v[order] for n, v in rows.items()}, selector, combine)
       tf.nest.map_structure(np.testing.assert_array_equal, first, second)
 
   def test_property_the_best_are_used_and_no_others(self):
@@ -241,13 +241,13 @@ class DecideTest(parameterized.TestCase):
       np.testing.assert_array_equal(found.inputs.update.trainable[0], np.zeros((2, 2)))
       self.assertEqual(float(found.inputs.sums['examples']), 0)
 
-  def test_judge_sees_each_clients_model_and_sums_alone(self):
+  def test_selector_sees_each_clients_model_and_sums_alone(self):
     def client_model(inputs):
       # What a server does with one client's contribution.
       scale = inputs.sums['twice'] + 100 * inputs.sums['examples']
       return tf.nest.map_structure(lambda w, u: w - scale * u, inputs.weights, inputs.update)
 
-    judge = _judge(
+    selector = _selector(
         2,
         lambda: lambda inputs: tf.stack([
             tf.reduce_sum(inputs.model(tf.constant(i)).trainable[0])
@@ -255,7 +255,7 @@ class DecideTest(parameterized.TestCase):
         ]),
     )
     rows = self._rows(5)
-    found = self._decide(rows, judge, client_model=client_model)
+    found = self._decide(rows, selector, client_model=client_model)
     expected = -(rows['twice'] + 100 * rows['weight']) * rows['update'].sum(axis=1)
     np.testing.assert_allclose(
         found.reports['score'], expected[np.argsort(rows['client'])], rtol=1e-4
@@ -267,12 +267,12 @@ class TiesTest(parameterized.TestCase):
   def _kept(self, keep, clients, scores=None, seed=0, rounds_=600):
     """bool `[R, k]`, who is kept in each round."""
     scores = np.zeros(len(clients)) if scores is None else scores
-    judge = _judge(keep, lambda: lambda inputs: tf.constant(scores, tf.float32))
+    selector = _selector(keep, lambda: lambda inputs: tf.constant(scores, tf.float32))
     clients = tf.constant(clients, tf.int32)
 
     @tf.function
     def kept(round_num):
-      decide = stacked.best_of(judge, judge.build_score(), (), round_num, seed)
+      decide = stacked.best_of(selector, selector.build_score(), (), round_num, seed)
       return decide(None, clients, tf.ones(len(clients), tf.bool), {})[1]
 
     return np.array([kept(tf.constant(r)) for r in range(1, rounds_ + 1)])
@@ -319,11 +319,12 @@ def _datasets(clients, ids=None):
   return [toy.client(i, *c) for i, c in zip(ids or range(len(clients)), clients, strict=True)]
 
 
-def _build(opt=None, judge=None, training=None, model=None, **work):
-  return compose.build_round_process(
-      model or toy.linear_model(),
-      client_work.ClientWork(_cross_entropy, training or rounds.full_batch(3), **work),
-      seed=0, optimizer=opt, judge=judge,
+def _build(opt=None, selector=None, training=None, **options):
+  """A round of the linear model; `options` are of the clients' program."""
+  training = training or rounds.full_batch(3)
+  return computation.train(
+      'a round', task_lib.Task(toy.linear_model(), training), plain.client(training, **options),
+      optimizer=opt, selector=selector,
   )
 
 
@@ -365,20 +366,20 @@ class MedianRoundTest(federated_test_case.FederatedTestCase):
     self.assertEqual(output.metrics['reports']['client'].tolist(), [2, 5, 8])
 
 
-class JudgedRoundTest(federated_test_case.FederatedTestCase):
+class SelectedRoundTest(federated_test_case.FederatedTestCase):
 
-  def _steps_judge(self, keep):
+  def _steps_selector(self, keep):
     """Fewer steps are better."""
-    judge = _judge(keep, lambda: lambda inputs: -tf.cast(inputs.reports['steps'], tf.float32))
-    return judge, {
+    selector = _selector(keep, lambda: lambda inputs: -tf.cast(inputs.reports['steps'], tf.float32))
+    return selector, {
         'reports': (uplink.UplinkReport('steps', np.int32, 0, 1000, 'a test'),),
-        'finish': lambda i: client_work.Finished(reports={'steps': i.steps}),
+        'final': lambda result: program.Sent(reports={'steps': result.steps}),
     }
 
   def test_best_two_of_three(self):
-    judge, work = self._steps_judge(2)
+    selector, options = self._steps_selector(2)
     training = types.LocalTraining(epochs=2, batch_size=1, learning_rate=0.1)
-    process = _build(None, judge, training, **work).process
+    process = _build(None, selector, training, **options).process
     output = process.next(process.initialize(), _datasets(_UNEQUAL, [8, 2, 5]))
     reports = output.metrics['reports']
     self.assertEqual(list(reports), ['client', 'steps', 'score', 'kept'])
@@ -396,32 +397,33 @@ class JudgedRoundTest(federated_test_case.FederatedTestCase):
     )
     self.assertEqual(output.metrics['client_work']['train']['examples'], 10)
 
-  def test_what_is_held_comes_to_the_judge(self):
-    held_type = tff.TensorType(np.float32, (3,))
-    judge = _judge(
+  def test_what_is_held_comes_to_the_selector(self):
+    server_data_type = tff.TensorType(np.float32, (3,))
+    selector = _selector(
         1,
-        lambda: lambda inputs: inputs.held * tf.stack(
+        lambda: lambda inputs: inputs.server_data * tf.stack(
             [tf.reduce_sum(tf.abs(inputs.model(tf.constant(i)).trainable[0])) for i in range(3)]
         ),
-        held_type=held_type,
+        server_data_type=server_data_type,
     )
-    process = _build(judge=judge).process
-    self.assertIsInstance(process, compose.StatefulProcess)
-    self.assertEqual(process.held_type, held_type)
+    built = _build(selector=selector)
+    process, nothing = built.process, built.initial_input(np.zeros(0, np.int32))
+    self.assertIsInstance(process, computation.StatefulProcess)
+    self.assertEqual(process.server_data_type, server_data_type)
     norms = [np.abs(rounds.train(np.zeros((2, 2)), c, 3)).sum() for c in _UNEQUAL]
     for best in range(3):
-      held = np.eye(3, dtype=np.float32)[best]
+      server_data = np.eye(3, dtype=np.float32)[best]
       output = process.next(
-          process.initialize(), _datasets(_UNEQUAL), [uplink.ClientState()] * 3, held
+          process.initialize(), _datasets(_UNEQUAL), [nothing] * 3, server_data
       )
-      np.testing.assert_allclose(output.metrics['reports']['score'], held * norms, rtol=1e-4)
+      np.testing.assert_allclose(output.metrics['reports']['score'], server_data * norms, rtol=1e-4)
       np.testing.assert_allclose(
           output.state.global_model_weights.trainable[0],
           rounds.train(np.zeros((2, 2)), _UNEQUAL[best], 3), atol=1e-5,
       )
 
   def test_ties_change_from_round_to_round(self):
-    process = _build(judge=_same_score(1)).process
+    process = _build(selector=_same_score(1)).process
     state, kept = process.initialize(), []
     for _ in range(12):
       output = process.next(state, _datasets(_UNEQUAL))
@@ -430,16 +432,16 @@ class JudgedRoundTest(federated_test_case.FederatedTestCase):
     self.assertLen(set(kept), 3)
 
   @parameterized.parameters(True, False)
-  def test_declares_exactly_a_row_of_each_client_and_sums(self, by_judge):
-    judge, work = self._steps_judge(2)
+  def test_declares_exactly_a_row_of_each_client_and_sums(self, by_selector):
+    selector, options = self._steps_selector(2)
     opt = _fed_avg(
-        client=optimizer.ClientRule(
-            send=lambda r: optimizer.Sent(r.update, r.state, {'twice': 2 * r.num_examples}),
+        client=program.ClientProgram(
+            final=lambda result: program.Sent(sums={'twice': 2 * result.num_examples}),
             sums=(_TWICE,),
         ),
-        combine=None if by_judge else stacked.median,
+        combine=None if by_selector else stacked.median,
     )
-    result = _build(opt, judge if by_judge else None, **work)
+    result = _build(opt, selector if by_selector else None, **options)
     *sums, row = result.fields
     self.assertEqual([f.name for f in sums], ['loss', 'examples', 'rejected'])
     for field in sums:
@@ -452,7 +454,7 @@ class JudgedRoundTest(federated_test_case.FederatedTestCase):
     self.assertEqual(row.num_bytes, 4 * (1 + 4 + 1 + 1 + 1))
     self.assertEqual(result.uplink_bytes, row.num_bytes + 3 * 4)
     self.assertIn('twice: a test; steps: a test', row.reason)
-    self.assertStartsWith(row.reason, 'a test; ' if by_judge else 'the middle of')
+    self.assertStartsWith(row.reason, 'a test; ' if by_selector else 'the middle of')
     # Four weights and the number of the round.
     self.assertEqual(result.broadcast_bytes, 16 + 4)
     self.assertLen(disclosure.client_to_server_edges(result.process.next), 4)
@@ -461,109 +463,74 @@ class JudgedRoundTest(federated_test_case.FederatedTestCase):
         disclosure.check(result.process.next, result.fields[:i] + result.fields[i + 1 :])
 
   def test_scalars_stay_secure(self):
-    result = compose.build_round_process(
-        toy.linear_model(), client_work.ClientWork(_cross_entropy), seed=0,
-        optimizer=_fed_avg(combine=stacked.median),
+    task = task_lib.Task(
+        toy.linear_model(),
         aggregation=aggregation.secure_weighted_mean(update_bound=1.0, max_examples=10),
+        optimizer=_fed_avg(combine=stacked.median),
     )
+    result = plain.build_process(task)
     *scalars, row = (f.disclosure for f in result.fields)
     self.assertEqual(set(scalars), {uplink.Disclosure.SECURE_SUM})
     self.assertIs(row, uplink.Disclosure.PER_CLIENT)
 
 
 # FedBN's clients keep a part of theirs.
-_WHOLE_MODELS = tuple(sorted(set(registry.OPTIMIZERS) - {'fedbn'}))
+_WHOLE_MODELS = tuple(sorted(set(catalog.OPTIMIZERS) - {'fedbn'}))
 
 
-def _named(name, training, clients, model=None, **params):
-  """An optimizer of the registry, for these clients."""
-  spec = registry.OPTIMIZERS[name]
-  sizes = np.array([len(y) for _, y in clients], np.int64)
-  return spec.build(
-      optimizer.Setting(model or toy.linear_model(), training, sizes), spec.params(**params)
-  )
+# Numbers of steps differ: 2, 4 and 6.
+_TRAINING = types.LocalTraining(epochs=2, batch_size=2, learning_rate=0.1, momentum=0.9)
 
 
 class OptimizersTest(federated_test_case.FederatedTestCase):
+  """In three rounds, so that servers and clients have a state."""
 
-  def _run(self, name, judge, model, training, num_rounds=3):
-    built = _build(_named(name, training, _UNEQUAL, model), judge, training, model)
-    state = built.process.initialize()
-    kept = [built.optimizer.client.initial_state for _ in _UNEQUAL]
-    for _ in range(num_rounds):
-      if isinstance(built.process, compose.StatefulProcess):
-        output = built.process.next(
-            state, _datasets(_UNEQUAL), [uplink.ClientState((), k) for k in kept]
-        )
-        kept = [local.optimizer for local in output.local]
-      else:
-        output = built.process.next(state, _datasets(_UNEQUAL))
-      state = output.state
-    train = output.metrics['client_work']['train']
-    # What an optimizer sums is seen by client where somebody judges, and is no metric.
+  def _run(self, name, selector):
+    federation = rounds.Federation(
+        name, _UNEQUAL, _TRAINING, toy.linear_model('batch'), selector=selector
+    )
+    for _ in range(3):
+      train = federation.round()
+    # What an optimizer sums is seen by client where somebody selects, and is no metric.
     metrics = [train[name] for name in ('loss', 'examples', 'rejected')]
-    return state.global_model_weights, state.finalizer, kept, metrics
+    return federation.weights, federation.state.finalizer, federation.kept, metrics
 
   @parameterized.parameters(*_WHOLE_MODELS)
   def test_who_keeps_all_changes_nothing(self, name):
-    # Numbers of steps differ, and so does batch normalisation; the server's state goes on.
-    training = types.LocalTraining(epochs=2, batch_size=2, learning_rate=0.1, momentum=0.9)
-    model = toy.linear_model('batch')
-    plain = self._run(name, None, model, training)
-    judged = self._run(name, _same_score(3), model, training)
-    for found, expected in zip(tf.nest.flatten(judged), tf.nest.flatten(plain), strict=True):
+    # Batch normalisation goes its own way; the server's state goes on.
+    plain_ = self._run(name, None)
+    selected = self._run(name, _same_score(3))
+    for found, expected in zip(tf.nest.flatten(selected), tf.nest.flatten(plain_), strict=True):
       np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
 
   @parameterized.parameters(*_WHOLE_MODELS)
-  def test_judge_sees_the_true_local_models(self, name):
-    # In three rounds, so that servers and clients have a state; clients take 2, 4 and 6 steps.
-    training = types.LocalTraining(epochs=2, batch_size=2, learning_rate=0.1, momentum=0.9)
+  def test_selector_sees_the_true_local_models(self, name):
     look = np.random.default_rng(0).normal(size=(2, 2)).astype(np.float32)
-    judge = _judge(
+    selector = _selector(
         3,
         lambda: lambda inputs: tf.stack([
             tf.reduce_sum(look * inputs.model(tf.constant(i)).trainable[0]) for i in range(3)
         ]),
     )
-
-    def spied(opt):
-      """Its clients keep their model as well."""
-      def send(result):
-        own, kept = result.state['own'], result.weights.trainable[0]
-        sent = opt.client.send(result._replace(state=own))
-        state = collections.OrderedDict(own=sent.state, model=kept)
-        return sent._replace(state=state)
-
-      rule = opt.client._replace(
-          initial_state=collections.OrderedDict(
-              own=opt.client.initial_state, model=np.zeros((2, 2), np.float32)
-          ),
-          send=send,
-      )
-      if rule.gradients is not None:
-        rule = rule._replace(
-            gradients=lambda i: opt.client.gradients(i._replace(state=i.state['own']))
-        )
-      if rule.start is not None:
-        rule = rule._replace(start=lambda w, s: opt.client.start(w, s['own']))
-      return opt._replace(client=rule)
-
-    built = _build(spied(_named(name, training, _UNEQUAL)), judge, training)
-    state = built.process.initialize()
-    local = [uplink.ClientState((), built.optimizer.client.initial_state) for _ in _UNEQUAL]
+    # Clients keep their model as well.
+    keeps_model = plain.client(
+        _TRAINING,
+        own={'model': np.zeros((2, 2), np.float32)},
+        final=lambda result: program.Sent(own={'model': result.weights.trainable[0]}),
+    )
+    federation = rounds.Federation(
+        name, _UNEQUAL, _TRAINING, program=keeps_model, selector=selector
+    )
     for _ in range(3):
-      output = built.process.next(state, _datasets(_UNEQUAL), local)
-      state = output.state
-      local = [uplink.ClientState(kept.own, kept.optimizer) for kept in output.local]
-      trained = [kept.optimizer['model'] for kept in local]
+      federation.round()
       np.testing.assert_allclose(
-          output.metrics['reports']['score'],
-          [np.sum(look * w) for w in trained], rtol=1e-4, atol=1e-5,
+          federation.reports['score'],
+          [np.sum(look * w) for w in federation.own('model')], rtol=1e-4, atol=1e-5,
       )
 
   def test_fed_bn_has_no_whole_model(self):
-    model = toy.linear_model('batch')
-    opt = _named('fedbn', types.LocalTraining(), _UNEQUAL, model)
+    entry = catalog.OPTIMIZERS['fedbn']
+    opt = entry.build(task_lib.Task(toy.linear_model('batch')), entry.params())
     self.assertIsNone(opt.client_model)
 
 

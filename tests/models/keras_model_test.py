@@ -22,7 +22,7 @@ class FromKerasTest(parameterized.TestCase):
         '<trainable=<float32[2],float32[2],float32[2,2]>,non_trainable=<float32[2],float32[2]>>',
     )
     self.assertEqual(str(model.data_type), '<x=float32[?,2],y=int32[?],client=int32>*')
-    self.assertEqual(model.num_classes, 2)
+    self.assertEqual((model.num_classes, model.num_features), (2, 2))
 
   @parameterized.product(name=['mlp', 'cnn'], norm=['group', 'batch'])
   def test_architectures_take_bytes_and_give_logits_and_features(self, name, norm):
@@ -31,6 +31,7 @@ class FromKerasTest(parameterized.TestCase):
     self.assertEqual(logits.shape, (3, 10))
     self.assertEqual(features.shape, (3, 128))
     model = keras_model.from_keras(network)
+    self.assertEqual((model.num_classes, model.num_features), (10, 128))
     self.assertEqual(len(model.weights_type.non_trainable) > 0, norm == 'batch')
 
   def test_command_line_knows_every_architecture(self):
@@ -87,6 +88,114 @@ class InitialWeightsTest(federated_test_case.FederatedTestCase):
     # gamma of the first norm, and its moving variance.
     np.testing.assert_array_equal(weights.trainable[2], np.ones(128))
     np.testing.assert_array_equal(weights.non_trainable[1], np.ones(128))
+
+
+class SeveralNetworksTest(federated_test_case.FederatedTestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.one = keras_model.from_keras(architectures.mlp((8, 8, 1), 10, norm='batch'))
+
+  def _initial(self, model):
+    weights = keras_model.build_initial_weights(model, 3)()
+    return weights.trainable, weights.non_trainable
+
+  def _parts(self, model, copies):
+    """The networks' weights, one after another."""
+    for values in self._initial(model):
+      length = len(values) // copies
+      yield [values[i : i + length] for i in range(0, len(values), length)]
+
+  def test_weights_are_those_of_one_network_after_another(self):
+    model = keras_model.several(self.one, 3, 'first')
+    for kind in ('trainable', 'non_trainable'):
+      self.assertEqual(
+          list(getattr(model.weights_type, kind)), 3 * list(getattr(self.one.weights_type, kind))
+      )
+    self.assertEqual(model.data_type, self.one.data_type)
+
+  def test_the_first_starts_as_it_would_alone_and_the_others_do_not(self):
+    (first, second, third), _ = self._parts(keras_model.several(self.one, 3, 'first'), 3)
+    for found, expected in zip(first, self._initial(self.one)[0], strict=True):
+      np.testing.assert_array_equal(found, expected)
+    for a, b in ((first, second), (first, third), (second, third)):
+      self.assertGreater(np.abs(a[0] - b[0]).max(), 0.01)
+      self.assertGreater(np.abs(a[-2] - b[-2]).max(), 0.01)  # The head's kernel.
+
+  def test_equal_ones(self):
+    for parts in self._parts(keras_model.several(self.one, 2, 'first', equal=True), 2):
+      for a, b in zip(*parts, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+  def test_networks_in_the_order_of_their_weights_and_outputs(self):
+    model = keras_model.several(toy.linear_model(), 2, 'first')
+    network = keras_model.build_seeded(model, 0)
+    for variable, value in zip(network.weights, (1.0, 2.0), strict=True):
+      variable.assign(np.full((2, 2), value))
+    (first, second), _ = keras_model.outputs_of(network(np.ones((1, 2), np.float32)))
+    np.testing.assert_array_equal(first, [[2, 2]])
+    np.testing.assert_array_equal(second, [[4, 4]])
+    parts = keras_model.networks_of(model, network)
+    self.assertEqual([p.weights[0].numpy()[0, 0] for p in parts], [1, 2])
+    self.assertEqual(keras_model.networks_of(toy.linear_model(), network), [network])
+
+
+class VariablesTest(federated_test_case.FederatedTestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.one = keras_model.from_keras(architectures.mlp((8, 8, 1), 10, norm='batch'))
+    self.values = {
+        'scale': np.float32(3), 'matrix': np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+    }
+    self.model = keras_model.with_variables(self.one, self.values)
+
+  def _initial(self, model):
+    weights = keras_model.build_initial_weights(model, 3)()
+    return [np.asarray(v) for v in weights.trainable], weights.non_trainable
+
+  def test_are_weights_like_all_others(self):
+    of_one = list(self.one.weights_type.trainable)
+    found = list(self.model.weights_type.trainable)
+    self.assertCountEqual(map(str, found), [*map(str, of_one), 'float32', 'float32[2,3]'])
+    self.assertEqual(self.model.weights_type.non_trainable, self.one.weights_type.non_trainable)
+    for name in ('num_classes', 'data_type', 'input_shape', 'combination'):
+      self.assertEqual(getattr(self.model, name), getattr(self.one, name))
+
+  def test_start_at_their_values_and_the_network_as_it_would_alone(self):
+    trainable, statistics = self._initial(self.model)
+    expected, expected_statistics = self._initial(self.one)
+    of_network = [v for v in trainable if v.shape not in ((), (2, 3))]
+    for a, b in ((of_network, expected), (statistics, expected_statistics)):
+      for found, value in zip(a, b, strict=True):
+        np.testing.assert_array_equal(found, value)
+    self.assertEqual([float(v) for v in trainable if v.shape == ()], [3])
+    (matrix,) = (v for v in trainable if v.shape == (2, 3))
+    np.testing.assert_array_equal(matrix, self.values['matrix'])
+
+  def test_are_found_by_name_in_whatever_is_built_of_the_model(self):
+    network = keras_model.build_seeded(self.model, 0)
+    found = keras_model.variables_of(network)
+    self.assertEqual(found.keys(), self.values.keys())
+    for name, value in self.values.items():
+      np.testing.assert_array_equal(found[name], value)
+    zeros = keras_model.build_zeros(self.model)
+    keras_model.assign(zeros, keras_model.read(network))
+    np.testing.assert_array_equal(
+        keras_model.variables_of(zeros)['matrix'], self.values['matrix']
+    )
+    self.assertEmpty(keras_model.variables_of(keras_model.build_zeros(self.one)))
+
+  def test_change_nothing_of_what_the_network_gives(self):
+    x = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1)).astype(np.uint8)
+    alone, beside = (keras_model.build_seeded(m, 0) for m in (self.one, self.model))
+    for a, b in zip(alone(x), beside(x), strict=True):
+      np.testing.assert_array_equal(a, b)
+
+  def test_beside_a_network_of_image_files(self):
+    files = toy.image_model(image_files=True)
+    model = keras_model.with_variables(files, {'scale': np.float32(1)})
+    self.assertEqual(model.data_type, files.data_type)
 
 
 class ZerosAndAssignTest(federated_test_case.FederatedTestCase):

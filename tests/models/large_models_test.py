@@ -6,8 +6,9 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tff_noise import types
+from tff_noise.algorithms import plain
 from tff_noise.data import client_data
-from tff_noise.methods import plain
+from tff_noise.federated import task as task_lib
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
 
@@ -34,7 +35,7 @@ class LargeModelsTest(federated_test_case.FederatedTestCase):
   @parameterized.parameters(('resnet18', 'batch'), ('resnet18', 'group'), ('vit_tiny', 'group'))
   def test_one_round_moves_every_variable(self, name, norm):
     training = types.LocalTraining(epochs=1, batch_size=8, learning_rate=0.01)
-    process = plain.build_process(_model(name, norm), training=training).process
+    process = plain.build_process(task_lib.Task(_model(name, norm), training)).process
     state = process.initialize()
     before = process.get_model_weights(state)
     after = process.get_model_weights(process.next(state, [_client(0), _client(1)]).state)

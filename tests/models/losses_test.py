@@ -217,5 +217,65 @@ class FlippedLabelsTest(parameterized.TestCase):
     self.assertAlmostEqual(sampled, -np.log(0.45) + 0.7 * np.log(0.24), places=5)
 
 
+class GeneralisedCrossEntropyTest(parameterized.TestCase):
+
+  # p_y = 1/4 and 1/25.
+  _LOGITS = np.log(np.array([[0.25, 0.35, 0.4], [0.46, 0.5, 0.04]], np.float32))
+  _LABELS = np.array([0, 2], np.int32)
+
+  @parameterized.parameters(
+      # (1 - 1/2) / .5 = 1 and (1 - 1/5) / .5 = 1.6.
+      (0.5, 1.3),
+      # Half the absolute error: 3/4 and 24/25.
+      (1.0, 0.855),
+      # .25^.7 = .3789291, .04^.7 = .1050611: (.8872441 + 1.2784841) / 2.
+      (0.7, 1.0828641),
+  )
+  def test_by_hand(self, q, expected):
+    loss = losses.generalised_cross_entropy(self._LOGITS + 7, self._LABELS, q=q).numpy()
+    self.assertAlmostEqual(loss, expected, places=5)
+
+  @parameterized.parameters(1e-3, 0.5, 0.7, 1.0)
+  def test_gradient_is_that_of_cross_entropy_times_a_power_of_p(self, q):
+    logits = tf.constant(self._LOGITS)
+    with tf.GradientTape() as tape:
+      tape.watch(logits)
+      loss = losses.generalised_cross_entropy(logits, self._LABELS, q=q)
+    of_cross_entropy = np.exp(self._LOGITS) - np.eye(3)[self._LABELS]
+    power = np.array([[0.25], [0.04]]) ** q
+    np.testing.assert_allclose(
+        tape.gradient(loss, logits).numpy(), power * of_cross_entropy / 2, atol=1e-6
+    )
+
+  @parameterized.parameters(1e-6, 1e-30, 1e-50)
+  def test_without_q_it_is_cross_entropy(self, q):
+    # `(1 - p^q) / q` has lost five of seven digits at the first, and is 0 / 0 at the last.
+    loss = losses.generalised_cross_entropy(self._LOGITS, self._LABELS, q=q).numpy()
+    self.assertAlmostEqual(loss, -np.log(0.25 * 0.04) / 2, places=5)
+
+  @parameterized.parameters(0.01, 0.7, 1.0)
+  def test_is_finite_and_flat_where_the_label_is_impossible(self, q):
+    # exp(-2e4) is 0: the gradient of its power would be 0 times infinity.
+    logits = tf.constant([[-1e4, 1e4, 0.0]])
+    with tf.GradientTape(persistent=True) as tape:
+      tape.watch(logits)
+      loss = losses.generalised_cross_entropy(logits, tf.constant([0]), q=q)
+      literal = (1 - tf.nn.softmax(logits)[:, 0] ** 0.7) / 0.7
+    self.assertAlmostEqual(loss.numpy(), 1 / q, places=3)
+    np.testing.assert_allclose(tape.gradient(loss, logits).numpy(), np.zeros((1, 3)), atol=1e-6)
+    self.assertTrue(np.isnan(tape.gradient(literal, logits).numpy()).any())
+
+  def test_of_smoothed_tempered_and_flipped_labels_by_hand(self):
+    # p = (.5, .3, .2); with a = .8 reports have (.45, .31, .24). q = 1: 1 - p, of which .3 is
+    # spread over three classes. T^2 = 4.
+    logits = 2 * np.log(np.array([[0.5, 0.3, 0.2]], np.float32))
+    form = types.CrossEntropy(0.3, 2.0, 'rescale', keep_probability=0.8)
+    loss = losses.generalised_cross_entropy(logits, np.array([1]), q=1.0, form=form).numpy()
+    self.assertAlmostEqual(loss, 4 * (0.8 * 0.69 + 0.1 * 0.55 + 0.1 * 0.76), places=5)
+    small = losses.generalised_cross_entropy(logits, np.array([1]), q=1e-6, form=form).numpy()
+    of_cross_entropy = losses.cross_entropy(logits, np.array([1]), form).numpy()
+    self.assertAlmostEqual(small, of_cross_entropy, places=4)
+
+
 if __name__ == '__main__':
   absltest.main()

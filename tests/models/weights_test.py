@@ -71,6 +71,35 @@ class LoadTest(federated_test_case.FederatedTestCase):
       weights.load(model, path, _SEED)
     self.assertNotIn('\n', str(caught.exception))
 
+  @parameterized.parameters(False, True)
+  def test_each_of_several_networks(self, equal):
+    network = _filled(_network())
+    path = _save_weights('.h5')(network, self._path)
+    model = keras_model.several(_model(), 2, 'first', equal=equal)
+    found = weights.load(model, path, _SEED)
+    num_layers = sum(1 for x in network.layers if x.weights)
+    self.assertEqual(found.num_layers, 2 * num_layers - (not equal))
+    expected = [v.numpy() for v in network.trainable_variables]
+    for i, value in enumerate(found.weights.trainable[: len(expected)]):
+      np.testing.assert_array_equal(value, expected[i])
+    second = found.weights.trainable[len(expected) :]
+    for i, value in enumerate(second[:-2]):
+      np.testing.assert_array_equal(value, expected[i])
+    # The head: without its own the second network would be the first.
+    self.assertEqual(np.array_equal(second[-2], expected[-2]), equal)
+
+  @parameterized.parameters(*((save, False) for save in _FORMATS), ('h5', True))
+  def test_variables_beside_a_network_stay_if_the_file_has_none(self, save, saved):
+    model = keras_model.with_variables(_model(), {'shift': np.array([7, 8], np.float32)})
+    network = _filled(keras_model.build_seeded(model, 0) if saved else _network())
+    found = weights.load(model, _FORMATS[save](network, self._path), _SEED)
+    num_layers = sum(1 for x in network.layers if x.weights)
+    self.assertEqual(found.num_layers, num_layers)
+    shift = [v for v in found.weights.trainable if v.shape == (2,)]
+    expected = keras_model.variables_of(network)['shift'].numpy() if saved else [7, 8]
+    np.testing.assert_array_equal(shift, [expected])
+    np.testing.assert_array_equal(found.weights.trainable[0], network.trainable_variables[0])
+
   @parameterized.product(save=list(_FORMATS), name=['cnn', 'vit_tiny', 'resnet18'])
   def test_every_layer_of_every_format(self, save, name):
     network = _filled(_network(name=name))

@@ -7,7 +7,7 @@ from absl.testing import parameterized
 from tests import federated_test_case
 from tests import toy
 from tests.optimizers import rounds
-from tff_noise.optimizers import adaptive
+from tff_noise.optimizers import parameters
 
 _TRAINING = rounds.full_batch(3)
 
@@ -95,10 +95,10 @@ class ParamsTest(parameterized.TestCase):
   )
   def test_mistakes_are_told(self, params, message):
     with self.assertRaisesRegex(ValueError, message):
-      adaptive.FedAdamParams(**params)
+      parameters.FedAdamParams(**params)
     if 'beta2' not in params:
       with self.assertRaisesRegex(ValueError, message):
-        adaptive.FedAdagradParams(**params)
+        parameters.FedAdagradParams(**params)
 
 
 if __name__ == '__main__':

@@ -5,7 +5,7 @@ from absl.testing import absltest
 
 from tests import federated_test_case
 from tests.optimizers import rounds
-from tff_noise.optimizers import fed_avg
+from tff_noise.optimizers import parameters
 
 
 class FedAvgTest(federated_test_case.FederatedTestCase):
@@ -24,7 +24,7 @@ class ParamsTest(absltest.TestCase):
   def test_mistakes_are_told(self):
     for bad in (0.0, -1.0, float('nan')):
       with self.assertRaisesRegex(ValueError, f'server_learning_rate must be positive, got {bad}'):
-        fed_avg.FedAvgParams(server_learning_rate=bad)
+        parameters.FedAvgParams(server_learning_rate=bad)
 
 
 if __name__ == '__main__':

@@ -8,19 +8,18 @@ from absl.testing import parameterized
 from tests import federated_test_case
 from tests import toy
 from tests.optimizers import rounds
+from tests.program import runs
 from tff_noise import types
-from tff_noise.data import client_data
-from tff_noise.federated import aggregation
-from tff_noise.federated import optimizer
-from tff_noise.methods import method
-from tff_noise.methods import registry as methods
+from tff_noise.algorithms import catalog as algorithms
+from tff_noise.federated import task as task_lib
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
+from tff_noise.optimizers import catalog
 from tff_noise.optimizers import fed_bn
-from tff_noise.program import training
 from tff_noise.selection import availability
 
 _TRAINING = rounds.full_batch(3)
+_NORMS = 'fedbn_norms'
 
 
 def _nested_model():
@@ -69,8 +68,8 @@ class FedBNTest(federated_test_case.FederatedTestCase):
   def test_a_client_goes_on_from_its_own_normalisation(self, norm):
     federation = self._federation(norm)
     federation.round()
-    self.assertTrue(all(kept['seen'] for kept in federation.kept))
-    own = federation.kept[1]
+    self.assertTrue(all(kept['seen'] for kept in federation.own(_NORMS)))
+    own = federation.own(_NORMS)[1]
     # The same round of FedAvg from the model that the client should start from.
     alone = rounds.Federation('fedavg', rounds.DISAGREEING, _TRAINING, toy.linear_model(norm))
     places = fed_bn.norm_places(federation.model)
@@ -79,7 +78,7 @@ class FedBNTest(federated_test_case.FederatedTestCase):
     )
     alone.round(1)
     federation.round(1)
-    found = fed_bn.with_norms(places, federation.weights, federation.kept[1])
+    found = fed_bn.with_norms(places, federation.weights, federation.own(_NORMS)[1])
     for expected, value in zip(
         tf.nest.flatten(alone.weights), tf.nest.flatten(found), strict=True
     ):
@@ -88,7 +87,7 @@ class FedBNTest(federated_test_case.FederatedTestCase):
     self.assertGreater(
         max(
             np.abs(np.subtract(a, b)).max()
-            for a, b in zip(own['trainable'], federation.kept[1]['trainable'], strict=True)
+            for a, b in zip(own['trainable'], federation.own(_NORMS)[1]['trainable'], strict=True)
         ),
         1e-4,
     )
@@ -96,7 +95,7 @@ class FedBNTest(federated_test_case.FederatedTestCase):
   def test_clients_keep_different_normalisation(self):
     federation = self._federation()
     federation.round()
-    mean_0, mean_1 = (np.asarray(kept['non_trainable'][0]) for kept in federation.kept)
+    mean_0, mean_1 = (np.asarray(kept['non_trainable'][0]) for kept in federation.own(_NORMS))
     # Moving means after three batches of all examples: (1 - 0.9^3) times the examples' mean.
     np.testing.assert_allclose(mean_0, (1 - 0.9**3) * np.array([4 / 6, 2 / 6]), atol=1e-5)
     np.testing.assert_allclose(mean_1, (1 - 0.9**3) * np.array([12 / 9, 6 / 9]), atol=1e-5)
@@ -106,13 +105,12 @@ class FedBNTest(federated_test_case.FederatedTestCase):
         'fedbn', (rounds.DISAGREEING[0], ([], [])), _TRAINING, toy.linear_model('batch')
     )
     federation.round()
-    self.assertEqual([bool(kept['seen']) for kept in federation.kept], [True, False])
+    self.assertEqual([bool(kept['seen']) for kept in federation.own(_NORMS)], [True, False])
 
   def test_model_without_normalisation_is_refused(self):
-    model = toy.linear_model()
-    setting = optimizer.Setting(model, types.LocalTraining(), np.array([1]))
+    task, entry = task_lib.Task(toy.linear_model()), catalog.OPTIMIZERS['fedbn']
     with self.assertRaisesRegex(types.UsageError, 'this model has none.*--norm=batch'):
-      fed_bn.SPEC.build(setting, fed_bn.FedBNParams())
+      entry.build(task, entry.params())
 
 
 class RunTest(federated_test_case.FederatedTestCase):
@@ -131,65 +129,52 @@ class RunTest(federated_test_case.FederatedTestCase):
         ),
         2, 3,
     )
-    self.model = toy.linear_model('batch')
-    task = method.Task(
-        model=self.model,
-        training=types.LocalTraining(2, 4, 0.2),
-        aggregation=aggregation.weighted_mean(),
-        label_privacy=method.LabelPrivacy('1.0', 'shrinkage'),
-        rounds=3,
-        stages={},
+    self.task = task_lib.Task(
+        toy.linear_model('batch'),
+        types.LocalTraining(2, 4, 0.2),
+        seed=3,
+        client_sizes=self.federation.sizes,
         clients_per_round=2,
+        rounds=3,
         # The last client never comes.
         availability=availability.Availability(np.array([1, 1, 1, 9]), np.full(4, 99)),
-        client_sizes=self.federation.sizes,
-        seed=3,
     )
-    self.schedule = methods.METHODS['fedbn'].build(task, fed_bn.FedBNParams())
-
-  def _run(self):
-    (stage,) = self.schedule.stages
-    datasets = client_data.federation_datasets(self.federation)
-    ledger = federated_test_case.open_ledger(self.schedule)
-    states = [training.initial_state(self.schedule, self.federation)]
-    for _ in range(stage.rounds):
-      states.append(
-          training.run_round(self.schedule, states[-1], self.federation, datasets, ledger)[0]
-      )
-    return stage, states
+    entry = algorithms.ALGORITHMS['fedbn']
+    self.algorithm = entry.build(self.task, entry.params())
 
   def test_evaluated_weights_have_the_mean_of_the_seen_clients_norms(self):
-    stage, states = self._run()
+    states = runs.states(self.algorithm, self.task, self.federation)
     seen_in_all = set()
     for state in states:
       seen = np.flatnonzero(state.participations)
       seen_in_all.add(len(seen))
-      weights = training.evaluated_weights(stage, state)
-      server = state.server.global_model_weights
+      ((model, weights),) = self.algorithm.evaluated(state.state, state.own_of_clients)
+      self.assertIsNone(model)
+      server = state.state.weights
       # gamma and beta, then W; moving mean and variance.
       np.testing.assert_array_equal(weights.trainable[2], server.trainable[2])
       for kind, count in (('trainable', 2), ('non_trainable', 2)):
         for i in range(count):
           expected = getattr(server, kind)[i]
           if len(seen):
-            expected = np.mean([state.local_optimizer[c][kind][i] for c in seen], axis=0)
+            expected = np.mean([state.own[_NORMS][c][kind][i] for c in seen], axis=0)
           np.testing.assert_allclose(getattr(weights, kind)[i], expected, rtol=1e-5, atol=1e-6)
           # The server's own have not moved.
           np.testing.assert_array_equal(
-              getattr(server, kind)[i], getattr(states[0].server.global_model_weights, kind)[i]
+              getattr(server, kind)[i], getattr(states[0].state.weights, kind)[i]
           )
     self.assertGreater(len(seen_in_all), 1)
     self.assertGreater(np.abs(weights.non_trainable[0]).max(), 0.1)
 
   def test_every_client_that_was_seen_has_a_model_of_its_own(self):
-    _, states = self._run()
+    states = runs.states(self.algorithm, self.task, self.federation)
     for state in states:
       seen = np.flatnonzero(state.participations)
-      models = training.own_models(self.schedule, state)
+      models = self.algorithm.own_models(state.state, state.own_of_clients)
       self.assertLen(models, len(seen))
-      server = state.server.global_model_weights
+      server = state.state.weights
       for client, model in zip(seen, models, strict=True):
-        own = state.local_optimizer[client]
+        own = state.own[_NORMS][client]
         self.assertTrue(own['seen'])
         for found, expected in zip(
             (*model.trainable, *model.non_trainable),
@@ -198,7 +183,7 @@ class RunTest(federated_test_case.FederatedTestCase):
         ):
           np.testing.assert_array_equal(found, expected)
     self.assertEqual(np.flatnonzero(states[-1].participations).tolist(), [0, 1, 2])
-    self.assertFalse(states[-1].local_optimizer[3]['seen'])
+    self.assertFalse(states[-1].own[_NORMS][3]['seen'])
 
 
 class EvaluationTest(absltest.TestCase):

@@ -6,10 +6,11 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tests.optimizers import rounds
-from tff_noise.optimizers import fed_dyn
+from tff_noise.optimizers import parameters
 
 _CLIENTS = (*rounds.DISAGREEING, ([[1, 2]] * 3, [0, 1, 1]))
 _SIZES = np.array([6, 9, 3])
+_GRADIENT = 'feddyn_gradient'
 
 
 class _ByHand:
@@ -19,6 +20,7 @@ class _ByHand:
     self.alpha, self.steps, self.training = alpha, steps, training
     self.w, self.h = np.zeros((2, 2)), np.zeros((2, 2))
     self.h_k = [np.zeros((2, 2)) for _ in _CLIENTS]
+    self.n = _SIZES.sum()
 
   def round(self, *cohort):
     w_t, moved = self.w, {}
@@ -27,8 +29,13 @@ class _ByHand:
       moved[k] = rounds.train(w_t, _CLIENTS[k], self.steps, change=change, **self.training) - w_t
       self.h_k[k] = self.h_k[k] - self.alpha * moved[k]
     mean = np.average(list(moved.values()), axis=0, weights=_SIZES[list(moved)])
-    self.h = self.h - self.alpha * _SIZES[list(moved)].sum() / _SIZES.sum() * mean
+    self.h = self.h - self.alpha * _SIZES[list(moved)].sum() / self.n * mean
     self.w = w_t + mean - self.h / self.alpha
+
+  def go_on_with(self, *clients):
+    sizes = _SIZES[list(clients)]
+    self.h = np.average([self.h_k[k] for k in clients], axis=0, weights=sizes)
+    self.n = sizes.sum()
 
 
 class FedDynTest(federated_test_case.FederatedTestCase):
@@ -50,13 +57,31 @@ class FedDynTest(federated_test_case.FederatedTestCase):
       federation.round(*cohort)
       expected.round(*cohort)
       np.testing.assert_allclose(federation.w, expected.w, atol=1e-5)
-      for found, h_k in zip(federation.kept, expected.h_k, strict=True):
+      for found, h_k in zip(federation.own(_GRADIENT), expected.h_k, strict=True):
         np.testing.assert_allclose(found[0], h_k, atol=1e-5)
       # What the server remembers is the mean of what the clients do.
       np.testing.assert_allclose(
           federation.state.finalizer['h'][0],
-          np.average([h[0] for h in federation.kept], axis=0, weights=_SIZES),
+          np.average([h[0] for h in federation.own(_GRADIENT)], axis=0, weights=_SIZES),
           atol=1e-6,
+      )
+
+  def test_goes_on_with_some_clients_alone_by_hand(self):
+    federation = rounds.Federation('feddyn', _CLIENTS, rounds.full_batch(3), alpha=0.3)
+    expected = _ByHand(0.3, 3)
+    for either in (federation, expected):
+      either.round(0, 1, 2)
+      either.round(1, 2)
+      either.go_on_with(0, 2)
+    self.assertEqual(federation.state.finalizer['population'], 9)
+    for cohort in [(0,), (0, 2)]:
+      federation.round(*cohort)
+      expected.round(*cohort)
+      np.testing.assert_allclose(federation.w, expected.w, atol=1e-5)
+      # Of them alone it is the mean again.
+      kept = federation.own(_GRADIENT)
+      np.testing.assert_allclose(
+          federation.state.finalizer['h'][0], (6 * kept[0][0] + 3 * kept[2][0]) / 9, atol=1e-6
       )
 
   def test_with_small_alpha_the_first_step_is_a_longer_one_of_fed_avg(self):
@@ -68,7 +93,7 @@ class FedDynTest(federated_test_case.FederatedTestCase):
     # Local models are FedAvg's: what a client keeps is alpha times how far it moved.
     for k in (0, 1):
       moved = rounds.train(np.zeros((2, 2)), _CLIENTS[k], 3)
-      np.testing.assert_allclose(np.asarray(dyn.kept[k][0]) / -1e-6, moved, atol=1e-5)
+      np.testing.assert_allclose(np.asarray(dyn.own(_GRADIENT)[k][0]) / -1e-6, moved, atol=1e-5)
 
   def test_reaches_the_optimum_where_fed_avg_does_not(self):
     best = rounds.optimum(rounds.DISAGREEING)
@@ -78,7 +103,7 @@ class FedDynTest(federated_test_case.FederatedTestCase):
     np.testing.assert_allclose(dyn.steps(40)[-1], best, atol=1e-4)
     self.assertGreater(np.abs(plain.steps(40)[-1] - best).max(), 0.05)
     # What clients keep are their gradients there.
-    for h_k, client in zip(dyn.kept, rounds.DISAGREEING, strict=True):
+    for h_k, client in zip(dyn.own(_GRADIENT), rounds.DISAGREEING, strict=True):
       np.testing.assert_allclose(h_k[0], rounds.gradient(best, *client), atol=1e-4)
 
   def test_round_without_any_update_changes_nothing(self):
@@ -94,7 +119,7 @@ class ParamsTest(absltest.TestCase):
 
   def test_mistakes_are_told(self):
     with self.assertRaisesRegex(ValueError, 'alpha must be positive, got 0.0'):
-      fed_dyn.FedDynParams(alpha=0.0)
+      parameters.FedDynParams(alpha=0.0)
 
 
 if __name__ == '__main__':

@@ -6,7 +6,7 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tests.optimizers import rounds
-from tff_noise.optimizers import fed_prox
+from tff_noise.optimizers import parameters
 
 _START = [[0.3, -0.2], [0.1, 0.4]]
 
@@ -65,9 +65,9 @@ class ParamsTest(absltest.TestCase):
 
   def test_mistakes_are_told(self):
     with self.assertRaisesRegex(ValueError, 'mu must not be negative, got -1'):
-      fed_prox.FedProxParams(mu=-1.0)
+      parameters.FedProxParams(mu=-1.0)
     with self.assertRaisesRegex(ValueError, "term must be one of squared, norm, got 'l1'"):
-      fed_prox.FedProxParams(term='l1')
+      parameters.FedProxParams(term='l1')
 
 
 if __name__ == '__main__':

@@ -6,8 +6,8 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tests.optimizers import rounds
-from tff_noise.federated import uplink
-from tff_noise.optimizers import median
+from tff_noise.optimizers import catalog
+from tff_noise.uplink import uplink
 
 _TRAINING = rounds.full_batch(3)
 _W = np.array([[0.3, -0.2], [0.1, 0.4]])
@@ -97,7 +97,7 @@ class MedianTest(federated_test_case.FederatedTestCase):
         shown,
         {'model updates of single clients': '<client=int32,update=float32[4],weight=float32>'},
     )
-    self.assertNotEmpty(median.SPEC.per_client)
+    self.assertNotEmpty(catalog.OPTIMIZERS['median'].per_client)
 
 
 if __name__ == '__main__':

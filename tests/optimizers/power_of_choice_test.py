@@ -1,7 +1,7 @@
 """Tests of Power-of-Choice: what is asked, who is chosen, what that costs, and what comes of it."""
 
-import asyncio
 import itertools
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest
@@ -10,23 +10,18 @@ from absl.testing import parameterized
 from tests import federated_test_case
 from tests import toy
 from tests.optimizers import rounds
+from tests.program import runs
 from tff_noise import rng
 from tff_noise import types
-from tff_noise.data import client_data
-from tff_noise.federated import aggregation
-from tff_noise.federated import disclosure
-from tff_noise.federated import optimizer
-from tff_noise.federated import per_client
-from tff_noise.federated import seeds
-from tff_noise.federated import uplink
-from tff_noise.methods import method
-from tff_noise.methods import registry
-from tff_noise.optimizers import power_of_choice
-from tff_noise.program import managers
-from tff_noise.program import run_directory
+from tff_noise.algorithms import catalog
+from tff_noise.clients import seeds
+from tff_noise.federated import task as task_lib
+from tff_noise.optimizers import parameters
 from tff_noise.program import training
 from tff_noise.selection import availability
 from tff_noise.selection import policies
+from tff_noise.uplink import disclosure
+from tff_noise.uplink import uplink
 
 _W = np.array([[1.0, -0.5], [0.25, 2.0]], np.float32)
 _SIZES = (3, 5, 4, 8, 6, 7)
@@ -43,65 +38,52 @@ def _federation(sizes=_SIZES, flipped=()):
   return types.Federation(tuple(clients), 2, 3)
 
 
-def _task(federation, **changes):
-  return method.Task(**{
-      'model': toy.linear_model(),
-      'training': rounds.full_batch(1),
-      'aggregation': aggregation.weighted_mean(),
-      'label_privacy': method.LabelPrivacy('1.0', 'shrinkage'),
-      'rounds': 5,
-      'stages': {},
-      'clients_per_round': 2,
-      'availability': availability.always(len(federation.clients)),
-      'client_sizes': federation.sizes,
-      'seed': 3,
-      **changes,
-  })
-
-
-def _schedule(federation, candidates=4, loss='all', name='poc', **changes):
-  entry = registry.METHODS[name]
-  params = entry.params() if name != 'poc' else entry.params(candidates=candidates, loss=loss)
-  return entry.build(_task(federation, **changes), params)
-
-
-def _choice(loss, seed=3, batch_size=3, candidates=4):
-  setting = optimizer.Setting(
-      toy.linear_model(), types.LocalTraining(1, batch_size, 0.1), np.array(_SIZES), 2, seed
-  )
-  params = power_of_choice.PowerOfChoiceParams(candidates=candidates, loss=loss)
-  return power_of_choice.SPEC.build(setting, params).choice
-
-
 def _sample_losses(w, examples):
   """float64 `[n]`, cross-entropy of the linear model."""
   logits = np.asarray(examples.x, np.float64) @ w
   return np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(examples.y)), examples.y]
 
 
-def _start(schedule, federation, w=None):
-  state = training.initial_state(schedule, federation)
-  if w is None:
-    return state
-  process = schedule.stages[0].round_process.process
-  weights = type(process.get_model_weights(state.server))([np.array(w, np.float32)], [])
-  return state._replace(server=process.set_model_weights(state.server, weights))
+class _Algorithm:
+  """Power-of-Choice, or another optimizer, on these clients."""
+
+  def __init__(self, federation, candidates=4, loss='all', name='poc', **changes):
+    entry = catalog.ALGORITHMS[name]
+    params = entry.params() if name != 'poc' else entry.params(candidates=candidates, loss=loss)
+    self.federation = federation
+    task = task_lib.Task(
+        toy.linear_model(), rounds.full_batch(1), seed=3, client_sizes=federation.sizes,
+        clients_per_round=2, rounds=5,
+    )
+    self.task = task._replace(**changes)
+    self.algorithm = entry.build(self.task, params)
+    self.sampler = self.algorithm.computations[-1].optimizer.sampler
+
+  def start(self, w=None):
+    """The state before the first round."""
+    state = self.algorithm.init()
+    if w is None:
+      return state
+    weights = type(state.weights)([np.array(w, np.float32)], [])
+    return state._replace(models={'model': weights})
+
+  def clients(self):
+    """The clients before the first round, and their ledger."""
+    ledger = runs.open_ledger(self.algorithm)
+    return runs.clients_of(self.algorithm, self.task, self.federation, ledger), ledger
+
+  def states(self, state=None):
+    """All of a run before the first round, from the given state, and after each that follows."""
+    state, (clients, ledger) = state or self.start(), self.clients()
+    found = [training.program_state(state, clients, ledger)]
+    for _ in range(self.algorithm.rounds):
+      state = training.run_round(self.algorithm, state, clients)
+      found.append(training.program_state(state, clients, ledger))
+    return found
 
 
 def _w(state):
-  return np.asarray(state.server.global_model_weights.trainable[0])
-
-
-def _states(schedule, federation, state=None):
-  """The state before the first round, or the given one, and after each that follows."""
-  datasets = client_data.federation_datasets(federation)
-  ledger = federated_test_case.open_ledger(schedule)
-  states = [state or _start(schedule, federation)]
-  while True:
-    stage, current = training.next_stage(schedule, states[-1])
-    if stage is None:
-      return states
-    states.append(training.run_round(schedule, current, federation, datasets, ledger)[0])
+  return np.asarray(state.weights.trainable[0])
 
 
 def _cohorts(states):
@@ -118,26 +100,24 @@ class ParamsTest(parameterized.TestCase):
   def test_out_of_range(self, **change):
     [name] = change
     with self.assertRaisesRegex(ValueError, f'^{name} must'):
-      power_of_choice.PowerOfChoiceParams(**change)
+      parameters.PowerOfChoiceParams(**change)
 
   @parameterized.parameters('all', 'batch', 'stale')
   def test_fewer_candidates_than_clients_of_a_round(self, loss):
     federation = _federation()
     with self.assertRaisesRegex(types.UsageError, '--clients_per_round=5 .*candidates=4'):
-      _schedule(federation, 4, loss, clients_per_round=5)
+      _Algorithm(federation, 4, loss, clients_per_round=5)
 
 
 class PollTest(federated_test_case.FederatedTestCase):
 
-  def _ask(self, federation, asked, round_num=1, **options):
-    poll = _choice(**options).poll
-    state = _start(_schedule(federation), federation, _W)
-    output = poll.run(
-        state.server.global_model_weights,
-        [client_data.federation_datasets(federation)[i] for i in asked],
-        [np.int32(round_num)] * len(asked),
+  def _ask(self, federation, asked, round_num=1, loss='all', batch_size=3, seed=3):
+    poc = _Algorithm(
+        federation, loss=loss, training=types.LocalTraining(1, batch_size, 0.1), seed=seed
     )
-    return per_client.in_order(output['reports'], np.array(asked))['loss']
+    (poll,) = poc.sampler.computations
+    state = poc.start(_W)._replace(round_num=round_num - 1)
+    return poc.clients()[0].run(poll, state, np.array(asked)).reports['loss']
 
   @parameterized.parameters(1, 3, 100)
   def test_mean_loss_of_the_global_model_on_all_examples(self, batch_size):
@@ -180,32 +160,42 @@ class PollTest(federated_test_case.FederatedTestCase):
 
   @parameterized.parameters('all', 'batch')
   def test_is_declared_to_show_single_clients(self, loss):
-    poll = _choice(loss).poll
+    (poll,) = _Algorithm(_federation(), loss=loss).sampler.computations
     (field,) = poll.fields
     self.assertEqual(field.disclosure, uplink.Disclosure.PER_CLIENT)
     self.assertEqual(field.type_spec, '<client=int32,loss=float32>')
-    disclosure.check(poll.run, poll.fields)
-    self.assertNotEmpty(power_of_choice.SPEC.per_client)
+    disclosure.check(poll.next, poll.fields)
+    self.assertNotEmpty(catalog.ALGORITHMS['poc'].per_client)
 
 
 class ChooseTest(federated_test_case.FederatedTestCase):
 
+  def _asked(self, clients):
+    """Lists the candidates of each poll that follows."""
+    asked = []
+    run = clients.run
+
+    def watched(computation, state, cohort):
+      asked.append(cohort.tolist())
+      return run(computation, state, cohort)
+
+    self.enter_context(mock.patch.object(clients, 'run', watched))
+    return asked
+
   def test_of_the_candidates_those_with_the_largest_losses(self):
     federation = _federation()
-    schedule = _schedule(federation)
-    (stage,) = schedule.stages
-    datasets = client_data.federation_datasets(federation)
-    ledger, state = federated_test_case.open_ledger(schedule), _start(schedule, federation, _W)
-    for _ in range(stage.rounds):
-      round_num = state.round_num + 1
+    poc = _Algorithm(federation)
+    (clients, ledger), state = poc.clients(), poc.start(_W)
+    asked_of_all_rounds = self._asked(clients)
+    for round_num in range(1, 6):
       candidates = policies.proportional(3, round_num, np.arange(6), federation.sizes, 4)
-      np.testing.assert_array_equal(stage.select(round_num, state.records), candidates)
       losses = [_sample_losses(_w(state), federation.clients[i]).mean() for i in candidates]
       expected = np.sort(candidates[np.argsort(losses)[-2:]])
-      before = state.participations
-      state, metrics = training.run_round(schedule, state, federation, datasets, ledger)
-      self.assertEqual(np.flatnonzero(state.participations - before).tolist(), expected.tolist())
-      self.assertEqual((metrics['clients'], metrics['candidates']), (2, 4))
+      before = clients.participations
+      state = training.run_round(poc.algorithm, state, clients)
+      self.assertEqual(asked_of_all_rounds[round_num - 1 :], [candidates.tolist()])
+      self.assertEqual(np.flatnonzero(clients.participations - before).tolist(), expected.tolist())
+      self.assertEqual(clients.traffic.clients, 2)
       # Those who are asked are in the ledger before those who train.
       asked, trained = ledger.entries[-2:]
       self.assertEqual((asked.round_num, asked.clients, asked.fields), (round_num, 4, (0,)))
@@ -213,20 +203,20 @@ class ChooseTest(federated_test_case.FederatedTestCase):
 
   def test_those_who_take_part_train_as_in_fed_avg(self):
     federation = _federation()
-    schedule = _schedule(federation, rounds=1)
-    first, last = _states(schedule, federation, _start(schedule, federation, _W))
+    poc = _Algorithm(federation, rounds=1)
+    first, last = poc.states(poc.start(_W))
     cohort = np.flatnonzero(last.participations)
     # One full-batch step each: a mean over all of their examples.
     examples = [(federation.clients[i].x, federation.clients[i].y) for i in cohort]
     x, y = (np.concatenate(part) for part in zip(*examples, strict=True))
     expected = _W - 0.5 * rounds.gradient(_W, x, y)
-    np.testing.assert_allclose(_w(last), expected, atol=1e-5)
-    np.testing.assert_array_equal(_w(first), _W)
+    np.testing.assert_allclose(_w(last.state), expected, atol=1e-5)
+    np.testing.assert_array_equal(_w(first.state), _W)
 
   @parameterized.parameters('all', 'stale')
   def test_as_many_candidates_as_clients_of_a_round_are_the_draw_itself(self, loss):
     federation = _federation()
-    found = _cohorts(_states(_schedule(federation, 2, loss), federation))
+    found = _cohorts(_Algorithm(federation, 2, loss).states())
     expected = [
         policies.proportional(3, r, np.arange(6), federation.sizes, 2).tolist()
         for r in range(1, 6)
@@ -235,28 +225,31 @@ class ChooseTest(federated_test_case.FederatedTestCase):
 
   def test_everybody_a_candidate_is_a_choice_by_loss_alone(self):
     federation = _federation()
-    states = _states(_schedule(federation, 6), federation)
+    states = _Algorithm(federation, 6).states()
     for state, cohort in zip(states, _cohorts(states), strict=False):
       if state.round_num == 0:
         continue  # At W = 0 all losses are log 2.
-      losses = [_sample_losses(_w(state), examples).mean() for examples in federation.clients]
+      losses = [_sample_losses(_w(state.state), examples).mean() for examples in federation.clients]
       self.assertEqual(cohort, sorted(np.argsort(losses)[-2:]))
 
   def test_only_clients_that_are_there_are_asked(self):
     federation = _federation()
     there = availability.Availability(np.array([1, 1, 4, 1, 1, 1]), np.array([9, 9, 9, 3, 9, 9]))
-    schedule = _schedule(federation, 4, availability=there)
+    poc = _Algorithm(federation, 4, availability=there)
+    (clients, _), state = poc.clients(), poc.start()
+    asked = self._asked(clients)
     for round_num in range(1, 6):
-      candidates = schedule.stages[0].select(round_num, {})
-      self.assertLen(candidates, 4)
-      self.assertContainsSubset(candidates.tolist(), there.present(round_num).tolist())
+      state = training.run_round(poc.algorithm, state, clients)
+      self.assertLen(asked[-1], 4)
+      self.assertContainsSubset(asked[-1], there.present(round_num).tolist())
+    self.assertLen(asked, 5)
 
   @parameterized.parameters('all', 'stale')
   def test_noisy_clients_are_chosen_more_often(self, loss):
     # Two of ten clients of equal size have wrong labels: their losses stay large.
     federation = _federation((12,) * 10, flipped=(2, 5))
-    schedule = _schedule(federation, 8, loss, rounds=25, clients_per_round=3)
-    times = _states(schedule, federation)[-1].participations
+    poc = _Algorithm(federation, 8, loss, rounds=25, clients_per_round=3)
+    times = poc.states()[-1].participations
     self.assertEqual(times.sum(), 75)
     noisy, others = times[[2, 5]].mean(), np.delete(times, [2, 5]).mean()
     # Drawn uniformly each would take part in 7.5 of 25 rounds, standard deviation 2.3.
@@ -267,19 +260,19 @@ class ChooseTest(federated_test_case.FederatedTestCase):
 class StaleTest(federated_test_case.FederatedTestCase):
 
   def test_nobody_is_asked(self):
-    schedule = _schedule(_federation(), 6, 'stale')
-    (stage,) = schedule.stages
-    self.assertIsNone(stage.chooser.poll)
-    self.assertEqual(schedule.fields, stage.round_process.fields)
+    poc = _Algorithm(_federation(), 6, 'stale')
+    self.assertEmpty(poc.sampler.computations)
+    (train,) = poc.algorithm.computations
+    self.assertEqual(poc.algorithm.fields, train.fields)
     shown = [
-        f.type_spec for f in schedule.fields if f.disclosure is uplink.Disclosure.PER_CLIENT
+        f.type_spec for f in train.fields if f.disclosure is uplink.Disclosure.PER_CLIENT
     ]
     self.assertEqual(shown, ['<client=int32,loss=float32>'])
 
   def test_first_those_never_seen_then_the_loss_last_reported(self):
     federation = _federation()
     # Candidates are all.
-    states = _states(_schedule(federation, 6, 'stale', rounds=8), federation)
+    states = _Algorithm(federation, 6, 'stale', rounds=8).states()
     cohorts = _cohorts(states)
     # In three rounds of two everybody has been seen once.
     self.assertCountEqual(itertools.chain(*cohorts[:3]), range(6))
@@ -290,20 +283,20 @@ class StaleTest(federated_test_case.FederatedTestCase):
         self.assertEqual(cohort, sorted(np.argsort(last)[-2:]))
       for client in cohort:
         # One full-batch step: the training loss is that of the model it received.
-        last[client] = _sample_losses(_w(state), federation.clients[client]).mean()
+        last[client] = _sample_losses(_w(state.state), federation.clients[client]).mean()
 
   def test_new_clients_come_before_one_that_diverged(self):
-    federation = _federation()
-    (stage,) = _schedule(federation, 6, 'stale').stages
+    poc = _Algorithm(_federation(), 6, 'stale')
     last = np.array([np.nan, 3.0, np.inf, 9.0, np.inf, 1.0])
-    records = stage.chooser.remember(
-        {'last_loss': np.full(6, np.inf)}, {'loss': last[[0, 1, 3, 5]]}, np.array([0, 1, 3, 5])
+    state = poc.start()
+    records = poc.sampler.observe(
+        state.records, np.array([0, 1, 3, 5]), {'loss': last[[0, 1, 3, 5]]}
     )
     np.testing.assert_array_equal(records['last_loss'], last)
     seen = set()
     for round_num in range(30):
-      progress = method.Progress(None, (), records, round_num)
-      chosen = stage.chooser.choose(None, progress, np.arange(6))
+      state = state._replace(records=records, round_num=round_num)
+      chosen = poc.sampler.choose(None, state, np.arange(6), 2)
       self.assertContainsSubset(chosen, [0, 2, 4])
       seen |= set(chosen.tolist())
     # What diverged counts as new ones do, no more.
@@ -312,8 +305,7 @@ class StaleTest(federated_test_case.FederatedTestCase):
 
 class RunTest(federated_test_case.FederatedTestCase):
 
-  def _run(self, schedule, federation, folder=None, stop_after=None):
-    run_dir = run_directory.RunDirectory(folder or self.create_tempdir().full_path)
+  def _run(self, poc, folder=None, stop_after=None):
     metrics = []
 
     def on_round(result):
@@ -321,36 +313,27 @@ class RunTest(federated_test_case.FederatedTestCase):
       if result.round_num == stop_after:
         raise InterruptedError
 
-    state = asyncio.run(
-        training.run_schedule(
-            schedule=schedule,
-            federation=federation,
-            datasets=client_data.federation_datasets(federation),
-            evaluations={'test': lambda w: {'accuracy': 0.5, 'loss': float(w.trainable[0][0, 0])}},
-            state_manager=managers.build_state_manager(run_dir),
-            metrics_managers=managers.build_metrics_managers(run_dir),
-            timing_manager=managers.build_timing_manager(run_dir),
-            on_round=on_round,
-            ground_truth=lambda s: {f'times_{i}': n for i, n in enumerate(s.participations)},
-            eval_every=1,
-            checkpoint_every=1,
-            ledger=federated_test_case.open_ledger(schedule, run_dir.file('ledger.jsonl')),
-        )
+    def evaluate(models):
+      ((_, weights),) = models
+      return {'accuracy': 0.5, 'loss': float(weights.trainable[0][0, 0])}
+
+    state, _ = runs.run(
+        poc.algorithm, poc.task, poc.federation, folder or self.create_tempdir().full_path,
+        evaluations={'test': evaluate}, on_round=on_round,
     )
     return state, metrics
 
   @parameterized.parameters('all', 'stale')
   def test_resumed_it_chooses_the_same_clients(self, loss):
-    federation = _federation()
-    schedule = _schedule(federation, 5, loss)
-    whole, metrics = self._run(schedule, federation)
+    poc = _Algorithm(_federation(), 5, loss)
+    whole, metrics = self._run(poc)
     for stop_after in range(1, 5):
       folder = self.create_tempdir().full_path
       with self.assertRaises(InterruptedError):
-        self._run(schedule, federation, folder, stop_after)
-      state, rest = self._run(schedule, federation, folder)
+        self._run(poc, folder, stop_after)
+      state, rest = self._run(poc, folder)
       self.assertEqual(rest, metrics[stop_after:])
-      np.testing.assert_array_equal(_w(state), _w(whole))
+      np.testing.assert_array_equal(_w(state.state), _w(whole.state))
       self.assertEqual(state.records.keys(), whole.records.keys())
       for name, value in whole.records.items():
         np.testing.assert_array_equal(state.records[name], value)
@@ -359,8 +342,7 @@ class RunTest(federated_test_case.FederatedTestCase):
     federation = _federation()
     found = {}
     for name, loss in (('fedavg', ''), ('poc', 'all'), ('poc', 'batch'), ('poc', 'stale')):
-      schedule = _schedule(federation, 4, loss, name, rounds=2)
-      _, metrics = self._run(schedule, federation)
+      _, metrics = self._run(_Algorithm(federation, 4, loss, name, rounds=2))
       for row in metrics:
         self.assertEqual(row['clients'], 2)
       found[loss] = {(row['bytes_up'], row['bytes_down']) for row in metrics}
@@ -368,8 +350,9 @@ class RunTest(federated_test_case.FederatedTestCase):
     # rejected up, the number of the round down.
     up, down = 2 * (16 + 4 + 3 * 4), 2 * (16 + 4)
     self.assertEqual(found[''], {(up, down)})
-    # And each of 4 candidates receives 4 weights and sends its number and its loss.
-    self.assertEqual(found['all'], {(up + 4 * 8, down + 4 * 16)})
+    # And each of 4 candidates receives 4 weights and the round's number, and sends its number and
+    # its loss.
+    self.assertEqual(found['all'], {(up + 4 * 8, down + 4 * 20)})
     self.assertEqual(found['batch'], found['all'])
     # Nobody is asked, but who takes part says its number and its loss.
     self.assertEqual(found['stale'], {(up + 2 * 8, down)})

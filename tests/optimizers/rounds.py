@@ -4,19 +4,21 @@ import numpy as np
 
 from tests import toy
 from tff_noise import types
-from tff_noise.federated import client_work
-from tff_noise.federated import compose
-from tff_noise.federated import optimizer
-from tff_noise.federated import uplink
-from tff_noise.models import losses
-from tff_noise.optimizers import registry
+from tff_noise.algorithms import plain
+from tff_noise.clients import program as program_lib
+from tff_noise.federated import aggregation as aggregation_lib
+from tff_noise.federated import computation
+from tff_noise.federated import task as task_lib
+from tff_noise.optimizers import catalog
+from tff_noise.uplink import uplink
 
 
 class Federation:
   """A process of one optimizer, its state, and what each client keeps."""
 
   def __init__(
-      self, name, clients, training, model=None, aggregation=None, weights=None, **params
+      self, name, clients, training, model=None, aggregation=None, weights=None, program=None,
+      selector=None, **params,
   ):
     """Starts the process.
 
@@ -27,23 +29,23 @@ class Federation:
       model: A linear model if not given.
       aggregation: Plain sums if not given.
       weights: Of the linear model, to start from; 0 if not given.
+      program: Of the clients; training by cross-entropy if not given.
+      selector: Whose updates the server uses; all, if not given.
       **params: Of the optimizer.
     """
     self.clients = clients
     self.model = model or toy.linear_model()
-    spec = registry.OPTIMIZERS[name]
-    sizes = np.array([len(y) for _, y in clients], np.int64)
-    work = client_work.ClientWork(
-        lambda inputs: losses.cross_entropy(inputs.logits, inputs.labels), training
-    )
-    self.built = compose.build_round_process(
+    task = task_lib.Task(
         self.model,
-        work,
-        seed=0,
-        optimizer=spec.build(
-            optimizer.Setting(self.model, training, sizes), spec.params(**params)
-        ),
-        aggregation=aggregation,
+        training,
+        aggregation=aggregation or aggregation_lib.weighted_mean(),
+        client_sizes=np.array([len(y) for _, y in clients], np.int64),
+    )
+    entry = catalog.OPTIMIZERS[name]
+    self.optimizer = entry.build(task, entry.params(**params))
+    self.built = computation.train(
+        'a round', task, program or plain.client(training), optimizer=self.optimizer,
+        selector=selector,
     )
     self.process = self.built.process
     self.state = self.process.initialize()
@@ -52,22 +54,43 @@ class Federation:
       self.state = self.process.set_model_weights(
           self.state, type(current)([np.asarray(weights, np.float32)], [])
       )
-    self.kept = [self.built.optimizer.client.initial_state for _ in clients]
+    self.kept = [self.built.initial_input(np.array(y)).own for _, y in clients]
 
   def round(self, *cohort):
-    """Runs a round of the given clients, of all if none are; returns its metrics."""
+    """Runs a round of the given clients, of all if none are; returns its metrics.
+
+    What the server saw by client is in `reports`.
+    """
     cohort = cohort or range(len(self.clients))
     data = [toy.client(c, *self.clients[c]) for c in cohort]
-    if not isinstance(self.process, compose.StatefulProcess):
-      output = self.process.next(self.state, data)
+    if isinstance(self.process, computation.StatefulProcess):
+      local = [uplink.ClientInput(self.kept[c], program_lib.in_order({})) for c in cohort]
+      output = self.process.next(self.state, data, local)
+      for c, own in uplink.by_client(output.local, cohort).items():
+        self.kept[c] = own
     else:
-      output = self.process.next(
-          self.state, data, [uplink.ClientState((), self.kept[c]) for c in cohort]
-      )
-      for c, local in uplink.by_client(output.local, cohort).items():
-        self.kept[c] = local.optimizer
+      output = self.process.next(self.state, data)
     self.state = output.state
+    self.reports = output.metrics.get('reports')
     return output.metrics['client_work']['train']
+
+  def go_on_with(self, *clients):
+    """Lets the server remember some clients alone, by the optimizer's restriction."""
+    restriction = self.optimizer.restriction
+    sizes = [len(self.clients[c][1]) for c in clients]
+    mean = [
+        np.average(values, axis=0, weights=sizes).astype(np.float32)
+        for values in zip(*(self.kept[c][restriction.own] for c in clients), strict=True)
+    ]
+    server = restriction.apply(self.state.finalizer, mean, np.float32(sum(sizes)))
+    self.state = type(self.state)(**{
+        name: server if name == 'finalizer' else getattr(self.state, name)
+        for name in type(self.state).__annotations__
+    })
+
+  def own(self, name):
+    """What each client keeps under this name."""
+    return [kept[name] for kept in self.kept]
 
   @property
   def weights(self):

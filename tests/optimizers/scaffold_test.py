@@ -8,11 +8,12 @@ from tests import federated_test_case
 from tests import toy
 from tests.optimizers import rounds
 from tff_noise.federated import aggregation
-from tff_noise.optimizers import scaffold
+from tff_noise.optimizers import parameters
 
 _CLIENTS = (*rounds.DISAGREEING, ([[1, 2]] * 3, [0, 1, 1]))
 _SIZES = np.array([6, 9, 3])
 _ETA = 0.5
+_VARIATE = 'scaffold_variate'
 
 
 class _ByHand:
@@ -28,6 +29,7 @@ class _ByHand:
       self.reach += velocity
     self.w, self.c = np.zeros((2, 2)), np.zeros((2, 2))
     self.c_k = [np.zeros((2, 2)) for _ in _CLIENTS]
+    self.n = _SIZES.sum()
 
   def round(self, *cohort):
     w_t, c, moved = self.w, self.c, 0.0
@@ -39,9 +41,14 @@ class _ByHand:
       )
       moved += _SIZES[k] / cohort_size * (w_k - w_t)
       new = self.c_k[k] - c + (w_t - w_k) / (self.reach * _ETA)
-      self.c = self.c + _SIZES[k] / _SIZES.sum() * (new - self.c_k[k])
+      self.c = self.c + _SIZES[k] / self.n * (new - self.c_k[k])
       self.c_k[k] = new
     self.w = w_t + self.server_learning_rate * moved
+
+  def go_on_with(self, *clients):
+    sizes = _SIZES[list(clients)]
+    self.c = np.average([self.c_k[k] for k in clients], axis=0, weights=sizes)
+    self.n = sizes.sum()
 
 
 def _server_variate(federation):
@@ -70,13 +77,32 @@ class ScaffoldTest(federated_test_case.FederatedTestCase):
       expected.round(*cohort)
       np.testing.assert_allclose(federation.w, expected.w, atol=1e-5)
       np.testing.assert_allclose(_server_variate(federation), expected.c, atol=1e-5)
-      for found, c_k in zip(federation.kept, expected.c_k, strict=True):
+      for found, c_k in zip(federation.own(_VARIATE), expected.c_k, strict=True):
         np.testing.assert_allclose(found[0], c_k, atol=1e-5)
       # The server's is the mean of all clients', of those not in the round too.
       np.testing.assert_allclose(
           _server_variate(federation),
-          np.average([c[0] for c in federation.kept], axis=0, weights=_SIZES),
+          np.average([c[0] for c in federation.own(_VARIATE)], axis=0, weights=_SIZES),
           atol=1e-6,
+      )
+
+  def test_goes_on_with_some_clients_alone_by_hand(self):
+    federation = rounds.Federation('scaffold', _CLIENTS, rounds.full_batch(3, _ETA))
+    expected = _ByHand(3)
+    for either in (federation, expected):
+      either.round(0, 1, 2)
+      either.round(1, 2)
+      either.go_on_with(0, 2)
+    self.assertEqual(federation.state.finalizer['population'], 9)
+    for cohort in [(0,), (0, 2)]:
+      federation.round(*cohort)
+      expected.round(*cohort)
+      np.testing.assert_allclose(federation.w, expected.w, atol=1e-5)
+      np.testing.assert_allclose(_server_variate(federation), expected.c, atol=1e-5)
+      # Of them alone it is the mean again.
+      kept = federation.own(_VARIATE)
+      np.testing.assert_allclose(
+          _server_variate(federation), (6 * kept[0][0] + 3 * kept[2][0]) / 9, atol=1e-6
       )
 
   @parameterized.parameters(0.0, 0.9)
@@ -85,7 +111,7 @@ class ScaffoldTest(federated_test_case.FederatedTestCase):
     federation = rounds.Federation('scaffold', _CLIENTS, training)
     for _ in range(2):
       federation.round()
-    for c_k, client in zip(federation.kept, _CLIENTS, strict=True):
+    for c_k, client in zip(federation.own(_VARIATE), _CLIENTS, strict=True):
       np.testing.assert_allclose(c_k[0], rounds.gradient(np.zeros((2, 2)), *client), atol=2e-3)
 
   @parameterized.parameters(0.0, 0.5)
@@ -102,7 +128,7 @@ class ScaffoldTest(federated_test_case.FederatedTestCase):
     federation = rounds.Federation('scaffold', clients, rounds.full_batch(3))
     federation.round(0, 1, 2)
     federation.round(0, 2)  # The server's variate is not 0 any more.
-    np.testing.assert_array_equal(federation.kept[2][0], np.zeros((2, 2)))
+    np.testing.assert_array_equal(federation.own(_VARIATE)[2][0], np.zeros((2, 2)))
     before = federation.w, _server_variate(federation)
     federation.round(2)
     np.testing.assert_array_equal((federation.w, _server_variate(federation)), before)
@@ -114,7 +140,7 @@ class ScaffoldTest(federated_test_case.FederatedTestCase):
     for _ in range(2):
       federation.round()
       plain.round()
-    self.assertLen(federation.kept[0], len(model.weights_type.trainable))
+    self.assertLen(federation.own(_VARIATE)[0], len(model.weights_type.trainable))
     for found, expected in zip(
         federation.weights.non_trainable, plain.weights.non_trainable, strict=True
     ):
@@ -139,7 +165,7 @@ class ParamsTest(absltest.TestCase):
 
   def test_mistakes_are_told(self):
     with self.assertRaisesRegex(ValueError, 'server_learning_rate must be positive, got -1'):
-      scaffold.ScaffoldParams(server_learning_rate=-1.0)
+      parameters.ScaffoldParams(server_learning_rate=-1.0)
 
 
 if __name__ == '__main__':

@@ -12,11 +12,15 @@ from absl.testing import absltest
 from absl.testing import parameterized
 from scipy import stats
 
+from tff_noise import rng
 from tff_noise import types
+from tff_noise.audit import empirical_audit
 from tff_noise.privacy import mechanism
 
 _W = 2**62
-_KEY = bytes(range(32))
+_WORD = 2**64 - 1
+_SECRET = np.array([7, -3], np.int64)
+_MANY = 20_000
 # ln 2.25, ln 3.25 and ln 24.75: the epsilons at which K = 10, 14, 100 keep a label with .2.
 _LN_225 = '0.81093021621632876396'
 _LN_325 = '1.1786549963416462053'
@@ -29,14 +33,45 @@ def _exact_epsilon(table):
   return context.ln(context.divide(decimal.Decimal(table.keep), decimal.Decimal(table.other)))
 
 
-def _flip(labels, *, client=0, table=None, key=_KEY, ids=None):
-  return mechanism.flip_labels(
-      np.asarray(labels),
-      np.arange(len(labels)) if ids is None else np.asarray(ids),
-      client=client,
-      mechanism=table or mechanism.randomized_response('0.81', 10),
-      key=key,
-  )
+_TABLE = mechanism.randomized_response('0.81', 10)
+
+
+def _flip(labels, *, secret=_SECRET, table=_TABLE, ids=None):
+  ids = np.arange(len(labels)) if ids is None else ids
+  return mechanism.flip(np.asarray(labels), np.asarray(ids), secret, table)
+
+
+def _respond(table, label, number):
+  return mechanism.respond(np.array([label]), np.array([number]), table).item()
+
+
+def _rule(table, label, number):
+  """The report of one label at one number, with Python's integers."""
+  if number < table.keep:
+    return label
+  other = (number - table.keep) // table.other
+  return other if other < label else other + 1
+
+
+def _threefry(key, counter):
+  """Threefry-2x64-20 of Salmon et al. 2011, section 4, with Python's integers."""
+  schedule = (*key, key[0] ^ key[1] ^ 0x1BD11BDAA9FC1A22)
+  x, y = (c + k & _WORD for c, k in zip(counter, key, strict=True))
+  for r in range(20):
+    x = x + y & _WORD
+    bits = (16, 42, 12, 31, 16, 32, 24, 21)[r % 8]
+    y = (y << bits & _WORD | y >> 64 - bits) ^ x
+    if (r + 1) % 4 == 0:
+      s = (r + 1) // 4
+      x, y = x + schedule[s % 3] & _WORD, y + schedule[(s + 1) % 3] + s & _WORD
+  return x, y
+
+
+def _draw(example_id, secret, table):
+  purpose = f'label report v1 K={table.num_classes} B={table.other}'
+  word = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], 'big')
+  key = tuple(int(s) & _WORD for s in secret)
+  return _threefry(key, (int(example_id) & _WORD, word))[0] >> 2
 
 
 class TableTest(parameterized.TestCase):
@@ -177,26 +212,49 @@ class EpsilonErrorTest(parameterized.TestCase):
       mechanism.randomized_response('0.81', num_classes)
 
 
+class ThreefryTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ((0, 0), (0, 0), (0xC2B6E3A8C2C69865, 0x6F81ED42F350084D)),
+      ((_WORD, _WORD), (_WORD, _WORD), (0xE02CB7C4D95D277A, 0xD06633D0893B8B68)),
+      (
+          (0x243F6A8885A308D3, 0x13198A2E03707344),
+          (0xA4093822299F31D0, 0x082EFA98EC4E6C89),
+          (0x263C7D30BB0F0AF1, 0x56BE8361D3311526),
+      ),
+  )
+  def test_known_answers_of_random123(self, counter, key, expected):
+    words = mechanism.threefry(
+        np.array(key, np.uint64), tuple(np.array([c], np.uint64) for c in counter)
+    )
+    self.assertEqual(tuple(w.item() for w in words), expected)
+    self.assertEqual(_threefry(key, counter), expected)
+
+  def test_leaves_its_arguments_as_they_are(self):
+    key, counter = np.array([1, 2], np.uint64), np.arange(5).astype(np.uint64)
+    mechanism.threefry(key, (counter, counter))
+    self.assertEqual((key.tolist(), counter.tolist()), ([1, 2], [0, 1, 2, 3, 4]))
+
+
 class RespondTest(parameterized.TestCase):
 
   def test_vector_of_the_reference(self):
-    table = mechanism.randomized_response('0.81', 10)
+    # Which draws by HMAC-SHA256; the rule for a number is the same.
     reports = []
     for i in range(12):
-      digest = hmac.digest(_KEY, b'client-7|ex-%d|label|v1' % i, hashlib.sha256)
+      digest = hmac.digest(bytes(range(32)), b'client-7|ex-%d|label|v1' % i, hashlib.sha256)
       number = int.from_bytes(digest, 'big') >> (256 - 62)
-      reports.append(mechanism.respond(table, 3, number))
+      reports.append(_respond(_TABLE, 3, number))
     self.assertEqual(reports, [8, 5, 5, 1, 6, 4, 3, 3, 4, 7, 3, 3])
 
   def test_edges_of_the_intervals(self):
-    table = mechanism.randomized_response('0.81', 10)
     for label in range(10):
-      self.assertEqual(mechanism.respond(table, label, 0), label)
-      self.assertEqual(mechanism.respond(table, label, table.keep - 1), label)
-    self.assertEqual(mechanism.respond(table, 0, table.keep), 1)
-    self.assertEqual(mechanism.respond(table, 0, _W - 1), 9)
-    self.assertEqual(mechanism.respond(table, 9, _W - 1), 8)
-    self.assertEqual(mechanism.respond(table, 9, table.keep), 0)
+      self.assertEqual(_respond(_TABLE, label, 0), label)
+      self.assertEqual(_respond(_TABLE, label, _TABLE.keep - 1), label)
+    self.assertEqual(_respond(_TABLE, 0, _TABLE.keep), 1)
+    self.assertEqual(_respond(_TABLE, 0, _W - 1), 9)
+    self.assertEqual(_respond(_TABLE, 9, _W - 1), 8)
+    self.assertEqual(_respond(_TABLE, 9, _TABLE.keep), 0)
 
   @parameterized.parameters(2, 3, 10)
   def test_every_other_label_has_one_interval_of_the_same_length(self, num_classes):
@@ -205,19 +263,31 @@ class RespondTest(parameterized.TestCase):
       others = [k for k in range(num_classes) if k != label]
       for j, other in enumerate(others):
         start = table.keep + j * table.other
-        self.assertEqual(mechanism.respond(table, label, start), other)
-        self.assertEqual(mechanism.respond(table, label, start + table.other - 1), other)
+        self.assertEqual(_respond(table, label, start), other)
+        self.assertEqual(_respond(table, label, start + table.other - 1), other)
+
+  @parameterized.parameters(('0.81', 10), ('1', 2), ('3.21', 100), ('42.9', 10), ('1e-9', 3))
+  def test_equals_the_rule_in_exact_integers_around_every_step(self, epsilon, num_classes):
+    table = mechanism.randomized_response(epsilon, num_classes)
+    steps = [table.keep + k * table.other for k in range(num_classes)]
+    numbers = sorted({0, 1, *(s + d for s in steps for d in (-1, 0, 1) if s + d < _W)})
+    self.assertEqual(numbers[-1], _W - 1)
+    for label in {0, 1, num_classes // 2, num_classes - 1}:
+      self.assertEqual(
+          mechanism.respond(np.full(len(numbers), label), np.array(numbers), table).tolist(),
+          [_rule(table, label, r) for r in numbers],
+      )
 
   def test_exact_distribution_of_a_small_table(self):
     # All numbers of a table of 20 instead of 2^62.
     table = mechanism.RandomizedResponse(4, 'ln 4', 8, 4)
     for label in range(4):
-      counts = np.bincount([mechanism.respond(table, label, r) for r in range(20)], minlength=4)
+      reports = mechanism.respond(np.full(20, label), np.arange(20), table)
+      counts = np.bincount(reports, minlength=4)
       self.assertEqual(counts.tolist(), [8 if k == label else 4 for k in range(4)])
 
   def test_likelihood_ratio_is_bounded_by_the_claim_for_every_pair_and_report(self):
-    table = mechanism.randomized_response('0.81', 10)
-    weights = {True: table.keep, False: table.other}
+    weights = {True: _TABLE.keep, False: _TABLE.other}
     worst = max(
         fractions.Fraction(weights[report == y], weights[report == other])
         for report in range(10) for y in range(10) for other in range(10)
@@ -226,53 +296,100 @@ class RespondTest(parameterized.TestCase):
     self.assertLessEqual(worst, fractions.Fraction(bound))
 
 
+class SecretTest(absltest.TestCase):
+
+  def test_is_a_function_of_seed_and_client(self):
+    secret = mechanism.simulation_secret(3, 4)
+    self.assertEqual((secret.shape, secret.dtype), ((2,), np.int64))
+    self.assertEqual(secret.tobytes(), rng.key(3, 'label report secret', 4)[:16])
+    others = [mechanism.simulation_secret(*a) for a in ((3, 5), (4, 4), (4, 3))]
+    self.assertLen({s.tobytes() for s in (secret, *others)}, 4)
+    self.assertLen({int(h) for s in (secret, *others) for h in s}, 8)
+
+
 class DrawTest(parameterized.TestCase):
 
-  def test_is_hmac_sha256_of_the_length_prefixed_parts(self):
-    message = b''.join(len(p).to_bytes(8, 'big') + p for p in (b'7', b'12', b'label'))
-    expected = int(hmac.new(_KEY, message, 'sha256').hexdigest(), 16) >> (256 - 62)
-    self.assertEqual(mechanism.draw(_KEY, 7, 12, 'label'), expected)
+  @parameterized.parameters(('0.81', 10), ('3.21', 100))
+  def test_is_threefry_of_id_secret_and_table(self, epsilon, num_classes):
+    table = mechanism.randomized_response(epsilon, num_classes)
+    edges = [0, 1, -1, 2**32, 2**63 - 1, -(2**63), 123456789012345678]
+    ids = np.array(edges + list(range(5, 200)), np.int64)
+    for secret in (_SECRET, mechanism.simulation_secret(1, 2), np.array([0, -(2**63)])):
+      numbers = mechanism.draw(ids, secret, table)
+      self.assertEqual(numbers.dtype, np.int64)
+      self.assertEqual(numbers.tolist(), [_draw(i, secret, table) for i in ids])
 
   def test_pinned(self):
     # Another value here is another report for every label of every published run.
-    self.assertEqual(mechanism.draw(_KEY, 0, 0, 'pin'), 519174442139697044)
-    self.assertEqual(_flip(np.arange(10)).tolist(), [0, 1, 6, 9, 0, 4, 2, 2, 9, 4])
-
-  def test_parts_that_concatenate_alike_draw_apart(self):
-    draws = [
-        mechanism.draw(_KEY, 1, 23, 'p'),
-        mechanism.draw(_KEY, 12, 3, 'p'),
-        mechanism.draw(_KEY, 1, 2, '3p'),
-        mechanism.draw(_KEY, 1, 23, 'p '),
-        mechanism.draw(_KEY, 1, 23, ''),
-        mechanism.draw(_KEY[:-1], 1, 23, 'p'),
-    ]
-    self.assertLen(set(draws), 6)
-
-  def test_message_keeps_its_parts_apart(self):
-    self.assertNotEqual(mechanism._message(b'a|b', b'c'), mechanism._message(b'a', b'b|c'))
-    self.assertNotEqual(mechanism._message(b'a', b''), mechanism._message(b'', b'a'))
-    self.assertNotEqual(mechanism._message(b'a', b''), mechanism._message(b'a'))
+    self.assertEqual(mechanism.draw(np.array([0]), _SECRET, _TABLE).item(), 2250614924751069257)
+    self.assertEqual(_flip(np.arange(10)).tolist(), [4, 9, 3, 9, 4, 5, 7, 1, 5, 2])
 
   def test_numbers_are_uniform_over_62_bits(self):
-    numbers = np.array([mechanism.draw(_KEY, 3, i, 'p') / _W for i in range(20_000)])
+    numbers = mechanism.draw(np.arange(_MANY), _SECRET, _TABLE) / _W
     self.assertBetween(numbers.min(), 0, 0.001)
     self.assertBetween(numbers.max(), 0.999, 1 - 1e-12)
     self.assertGreater(stats.kstest(numbers, 'uniform').pvalue, 1e-4)
 
+  def assert_independent(self, first, second):
+    """Numbers of `_MANY` examples: none equal, half of the bits, reports agree as by chance."""
+    self.assertFalse(np.any(first == second))
+    bits = np.unpackbits((first ^ second).view(np.uint8)).sum() / (62 * _MANY)
+    self.assertAlmostEqual(bits, 0.5, delta=5 * 0.5 / np.sqrt(62 * _MANY))
+    labels = np.arange(_MANY) % 10
+    a, b = (mechanism.respond(labels, r, _TABLE) for r in (first, second))
+    expected = empirical_audit.agreement(_TABLE)
+    spread = np.sqrt(expected * (1 - expected) / _MANY)
+    self.assertAlmostEqual((a == b).mean(), expected, delta=5 * spread)
 
-class FlipLabelsTest(parameterized.TestCase):
+  @parameterized.parameters(
+      ((1, 0),), ((0, 1),), ((2**32, 0),), ((0, 2**32),), ((-(2**63), 0),), ((0, -(2**63)),)
+  )
+  def test_every_part_of_the_secret_counts(self, change):
+    ids = np.arange(_MANY)
+    self.assert_independent(
+        mechanism.draw(ids, _SECRET, _TABLE),
+        mechanism.draw(ids, _SECRET ^ np.array(change, np.int64), _TABLE),
+    )
+
+  def test_halves_of_the_secret_are_not_exchangeable(self):
+    ids = np.arange(_MANY)
+    self.assert_independent(
+        mechanism.draw(ids, _SECRET, _TABLE), mechanism.draw(ids, _SECRET[::-1], _TABLE)
+    )
+
+  @parameterized.parameters(1, 2**16, 2**31, 2**32, 2**48, 2**62, -(2**63))
+  def test_every_part_of_the_id_counts(self, change):
+    # Ids that differ in this bit alone; 2i for a change of 1, so that the two sets are disjoint.
+    ids = np.arange(_MANY) * 2
+    self.assert_independent(
+        mechanism.draw(ids, _SECRET, _TABLE),
+        mechanism.draw(ids ^ np.int64(change), _SECRET, _TABLE),
+    )
+
+  def test_numbers_depend_on_the_table_and_not_on_how_epsilon_is_written(self):
+    ids = np.arange(_MANY)
+    first, other, same = (
+        mechanism.draw(ids, _SECRET, mechanism.randomized_response(e, 10))
+        for e in ('0.81', '0.82', '0.810')
+    )
+    self.assert_independent(first, other)
+    np.testing.assert_array_equal(first, same)
+
+
+class FlipTest(parameterized.TestCase):
 
   def test_asked_again_the_report_is_the_same(self):
     labels = np.arange(100) % 10
     np.testing.assert_array_equal(_flip(labels), _flip(labels))
 
-  def test_order_and_company_of_examples_are_irrelevant(self):
-    labels = np.arange(100) % 10
-    reports = _flip(labels)
-    order = np.random.default_rng(0).permutation(100)
-    np.testing.assert_array_equal(_flip(labels[order], ids=order), reports[order])
-    self.assertEqual(_flip(labels[37:38], ids=[37]).tolist(), [reports[37]])
+  def test_a_report_depends_on_neither_order_nor_batch(self):
+    ids = np.random.default_rng(0).choice(2**62, 500, replace=False)
+    labels = ids % 10
+    once = _flip(labels, ids=ids)
+    order = np.random.default_rng(1).permutation(500)
+    np.testing.assert_array_equal(_flip(labels[order], ids=ids[order]), once[order])
+    batches = [_flip(labels[i : i + 7], ids=ids[i : i + 7]) for i in range(0, 500, 7)]
+    np.testing.assert_array_equal(np.concatenate(batches), once)
 
   def test_relabelled_example_uses_the_same_random_number(self):
     # The memo is keyed by the example: an example whose number says "keep" keeps any label.
@@ -281,16 +398,24 @@ class FlipLabelsTest(parameterized.TestCase):
     # And one that says "class 5" says so for both.
     np.testing.assert_array_equal(zeros[zeros > 1], ones[(zeros > 1)])
 
-  def test_client_key_epsilon_and_classes_change_the_draws(self):
+  def test_client_seed_ids_epsilon_and_classes_change_the_reports(self):
     labels = np.zeros(300, int)
-    base = _flip(labels)
+    base = _flip(labels, secret=mechanism.simulation_secret(0, 0))
     others = {
-        'client': _flip(labels, client=1),
-        'key': _flip(labels, key=b'\x01' + _KEY[1:]),
-        'ids': _flip(labels, ids=np.arange(300) + 300),
+        'client': _flip(labels, secret=mechanism.simulation_secret(0, 1)),
+        'seed': _flip(labels, secret=mechanism.simulation_secret(1, 0)),
+        'ids': _flip(
+            labels, secret=mechanism.simulation_secret(0, 0), ids=np.arange(300) + 300
+        ),
         # So near that with the same draws hardly any report would differ.
-        'epsilon': _flip(labels, table=mechanism.randomized_response('0.8100001', 10)),
-        'classes': _flip(labels, table=mechanism.randomized_response('0.81', 11)),
+        'epsilon': _flip(
+            labels, secret=mechanism.simulation_secret(0, 0),
+            table=mechanism.randomized_response('0.8100001', 10),
+        ),
+        'classes': _flip(
+            labels, secret=mechanism.simulation_secret(0, 0),
+            table=mechanism.randomized_response('0.81', 11),
+        ),
     }
     for name, reports in others.items():
       # Independent reports agree with probability 1/9: 33 of 300, standard error 5.4.
@@ -299,8 +424,10 @@ class FlipLabelsTest(parameterized.TestCase):
   def test_two_clients_with_equal_labels_agree_as_independent_ones_do(self):
     # A shared seed would pass every test of the marginal distribution and agree everywhere.
     table = mechanism.randomized_response(_LN_225, 10)
-    labels = np.arange(20_000) % 10
-    first, second = (_flip(labels, client=c, table=table) for c in (0, 1))
+    labels = np.arange(_MANY) % 10
+    first, second = (
+        _flip(labels, secret=mechanism.simulation_secret(0, c), table=table) for c in (0, 1)
+    )
     agreement = (first == second).mean()
     a, b = table.keep_probability, table.other_probability
     self.assertAlmostEqual(a**2 + 9 * b**2, 1 / 9)
@@ -308,7 +435,7 @@ class FlipLabelsTest(parameterized.TestCase):
     self.assertAlmostEqual(agreement, 1 / 9, delta=4 * 0.0022)
 
   def test_reports_of_neighbouring_examples_are_independent(self):
-    reports = _flip(np.zeros(20_000, int))
+    reports = _flip(np.zeros(_MANY, int))
     table = np.histogram2d(reports[:-1], reports[1:], bins=np.arange(11) - 0.5)[0]
     self.assertGreater(stats.chi2_contingency(table)[1], 1e-4)
 
@@ -331,18 +458,24 @@ class FlipLabelsTest(parameterized.TestCase):
     reports = _flip(np.zeros(0, int))
     self.assertEqual((reports.dtype, reports.shape), (np.int32, (0,)))
 
+  @parameterized.parameters(np.int8, np.uint8, np.int32, np.uint64)
+  def test_types_of_labels_and_ids_are_irrelevant(self, dtype):
+    labels = np.arange(100) % 10
+    reports = _flip(labels.astype(dtype), ids=np.arange(100).astype(dtype))
+    np.testing.assert_array_equal(reports, _flip(labels))
+    self.assertEqual(reports.dtype, np.int32)
+
   @parameterized.parameters(([0, 10],), ([-1, 3],), ([10**9, 0],))
   def test_label_out_of_range_is_refused(self, labels):
     with self.assertRaisesRegex(
-        ValueError,
-        f'client 3: labels must be in 0 to 9, found {min(labels)} to {max(labels)}',
+        ValueError, f'labels must be in 0 to 9, found {min(labels)} to {max(labels)}'
     ):
-      _flip(labels, client=3)
+      _flip(labels)
 
   @parameterized.parameters(([4, 4],), ([4],), ([4, 5, 6],), ([4, 4, 5],))
   def test_duplicated_or_missing_ids_are_refused(self, ids):
-    with self.assertRaisesRegex(ValueError, 'client 3: needs one distinct id for each label'):
-      _flip([0, 1], ids=ids, client=3)
+    with self.assertRaisesRegex(ValueError, 'needs one distinct id for each label'):
+      _flip([0, 1], ids=ids)
 
   def test_labels_and_ids_must_be_whole(self):
     with self.assertRaisesRegex(ValueError, 'must be integers'):
@@ -350,12 +483,18 @@ class FlipLabelsTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'must be integers'):
       _flip([0, 1], ids=[1.2, 1.7])
 
+  @parameterized.parameters(
+      (np.zeros(2, np.int64), 'the secret must not be zero'),
+      (np.ones(4, np.int64), r'expected a secret of int64\[2\], got int64\[4\]'),
+      (np.ones(2, np.int32), r'expected a secret of int64\[2\], got int32'),
+  )
+  def test_secret_must_be_one(self, secret, message):
+    with self.assertRaisesRegex(ValueError, message):
+      _flip([0, 1], secret=secret)
+
   def test_spellings_of_one_epsilon_give_one_report(self):
     reports = [
-        mechanism.flip_labels(
-            np.arange(10), np.arange(10), client=0, key=_KEY,
-            mechanism=mechanism.randomized_response(epsilon, 10),
-        ).tolist()
+        _flip(np.arange(10), table=mechanism.randomized_response(epsilon, 10)).tolist()
         for epsilon in ('0.81', '0.810', '8.1e-1')
     ]
     self.assertEqual(reports[0], reports[1])

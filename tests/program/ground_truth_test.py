@@ -7,8 +7,8 @@ import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.data import scene as scene_lib
-from tff_noise.methods import method
 from tff_noise.program import ground_truth
 
 _NAN = np.nan
@@ -29,41 +29,42 @@ def _scene():
   )
 
 
-def _schedule(**changes):
-  return method.Schedule((), **changes)
+def _algorithm(**report):
+  return algorithm_lib.Algorithm(None, (), {}, report=algorithm_lib.Report(**report))
 
 
-def _correcting():
-  return _schedule(labels=lambda own: own['labels'])
+def _correcting(**report):
+  return _algorithm(labels='labels', **report)
 
 
-def _local(*labels):
-  return tuple(collections.OrderedDict(labels=np.array(own, np.int32)) for own in labels)
+def _own(*labels):
+  """What clients keep: two things, of which one is their labels."""
+  return {'losses': [None] * len(labels), 'labels': [np.array(own, np.int32) for own in labels]}
 
 
-_State = collections.namedtuple('_State', ['local', 'records'])
+_State = collections.namedtuple('_State', ['own', 'records'])
 
 
 class LabelsTest(parameterized.TestCase):
 
   def test_labels_of_each_client_go_to_its_examples(self):
     found = ground_truth.current_labels(
-        _correcting(), _scene(), _local([10, 11, 12], [20, 21, 22], [30, 31, 32])
+        _correcting(), _scene(), _own([10, 11, 12], [20, 21, 22], [30, 31, 32])
     )
     self.assertEqual(found.tolist(), [10, 20, 30, 1, 11, 21, 31, 12, 22, 32])
     self.assertEqual(found.dtype, np.int32)
 
   def test_scene_is_not_changed(self):
     scene = _scene()
-    ground_truth.current_labels(_correcting(), scene, _local([9] * 3, [9] * 3, [9] * 3))
+    ground_truth.current_labels(_correcting(), scene, _own([9] * 3, [9] * 3, [9] * 3))
     np.testing.assert_array_equal(scene.noisy_label, _scene().noisy_label)
 
   @parameterized.parameters(
-      (_local([9] * 3, [9] * 3),), (_local([9] * 3, [9] * 3, [9] * 4),)
+      (_own([9] * 3, [9] * 3),), (_own([9] * 3, [9] * 3, [9] * 4),)
   )
-  def test_other_clients_are_a_mistake(self, local):
+  def test_other_clients_are_a_mistake(self, own):
     with self.assertRaises(ValueError):
-      ground_truth.current_labels(_correcting(), _scene(), local)
+      ground_truth.current_labels(_correcting(), _scene(), own)
 
   def test_accuracy_is_of_what_clients_hold_and_is_known(self):
     scene = _scene()
@@ -103,7 +104,7 @@ class LabelsTest(parameterized.TestCase):
   def test_file_of_labels(self):
     path = os.path.join(self.create_tempdir().full_path, 'labels.npz')
     scene = _scene()
-    ground_truth.save_labels(path, _correcting(), scene, _local([0, 1, 2], [1, 0, 1], [2, 0, 2]))
+    ground_truth.save_labels(path, _correcting(), scene, _own([0, 1, 2], [1, 0, 1], [2, 0, 2]))
     found = np.load(path)
     self.assertCountEqual(found.files, ['label', 'corrected'])
     self.assertEqual(found['label'].tolist(), [0, 1, 2, 1, 1, 0, 0, 2, 1, 2])
@@ -180,15 +181,15 @@ class ClientsTest(parameterized.TestCase):
 
 class ColumnsTest(absltest.TestCase):
 
-  def test_of_a_method_that_judges_nothing(self):
-    columns = ground_truth.build_columns(_schedule(), _scene())
-    self.assertEqual(columns(_State((), {})), {})
+  def test_of_an_algorithm_that_judges_nothing(self):
+    columns = ground_truth.build_columns(_algorithm(), _scene())
+    self.assertEqual(columns(_State({}, {})), {})
 
   def test_of_one_that_corrects_labels_and_judges_clients(self):
-    schedule = _correcting()._replace(noisy_clients=lambda records: records['noisy'])
-    columns = ground_truth.build_columns(schedule, _scene())
+    algorithm = _correcting(noisy_clients=lambda records: records['noisy'])
+    columns = ground_truth.build_columns(algorithm, _scene())
     state = _State(
-        _local([0, 1, 2], [1, 0, 1], [2, 0, 2]), {'noisy': np.array([False, True, False])}
+        _own([0, 1, 2], [1, 0, 1], [2, 0, 2]), {'noisy': np.array([False, True, False])}
     )
     found = columns(state)
     self.assertEqual(

@@ -8,28 +8,31 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from tests import federated_test_case
+from tests.program import runs
 from tff_noise import types
-from tff_noise.data import client_data
+from tff_noise.algorithms import catalog
+from tff_noise.algorithms import feddpcont
+from tff_noise.algorithms import parameters
 from tff_noise.federated import aggregation
-from tff_noise.federated import uplink
-from tff_noise.methods import feddpcont
-from tff_noise.methods import method
-from tff_noise.methods import registry
+from tff_noise.federated import task as task_lib
 from tff_noise.models import keras_model
 from tff_noise.privacy import estimator
 from tff_noise.privacy import ledger
 from tff_noise.privacy import mechanism as mechanism_lib
 from tff_noise.privacy import protection
 from tff_noise.program import private_labels
-from tff_noise.program import training
-from tff_noise.selection import availability
+from tff_noise.uplink import uplink
 
 _EPSILON = '1.5'
 _CLASSES = 3
 _SIZES = (40, 60, 50)
 # For cohorts of two, of three clients.
-_PARAMS = {'clipfl': {'keep': 1}, 'poc': {'candidates': 3}}
-_ABLE = tuple((n, n) for n, m in registry.METHODS.items() if not m.corrects_labels)
+_PARAMS = {
+    'clipfl': {'keep': 1}, 'poc': {'candidates': 3},
+    # As long as it replaces no label.
+    'rofl': {'pseudo_labels_from': 2},
+}
+_ABLE = tuple((n, n) for n, m in catalog.ALGORITHMS.items() if not m.corrects_labels)
 _REPORTS = protection.LabelReports(_CLASSES, _EPSILON)
 
 
@@ -55,15 +58,12 @@ def _model():
 
 def _task(prior='shrinkage', loss=None, **changes):
   draw = np.random.default_rng(1)
-  return method.Task(**{
+  return task_lib.Task(**{
       'model': _model(),
       'training': types.LocalTraining(2, 20, 0.2, loss=loss or types.CrossEntropy()),
-      'aggregation': aggregation.weighted_mean(),
-      'label_privacy': method.LabelPrivacy(_EPSILON, prior),
+      'label_privacy': task_lib.LabelPrivacy(_EPSILON, prior),
       'rounds': 2,
-      'stages': {},
       'clients_per_round': 2,
-      'availability': availability.always(len(_SIZES)),
       'client_sizes': np.array(_SIZES, np.int64),
       'seed': 7,
       'validation': types.Examples(
@@ -73,37 +73,29 @@ def _task(prior='shrinkage', loss=None, **changes):
   })
 
 
-def _schedule(name, task=None):
+def _algorithm(name, task=None):
   """What a run with --training_labels=private builds."""
   task = private_labels.train_on_reports(task or _task())
-  entry = registry.METHODS[name]
+  entry = catalog.ALGORITHMS[name]
   params = entry.params(**_PARAMS.get(name, {}))
   return private_labels.declare(entry.build(task, params), task)
 
 
-def _run(schedule, federation):
+def _run(algorithm, federation):
   """The last state, and the ledger."""
-  opened = federated_test_case.open_ledger(schedule)
-  datasets = client_data.federation_datasets(federation)
-  state = training.initial_state(schedule, federation)
-  while True:
-    stage, state = training.next_stage(schedule, state)
-    if stage is None:
-      return state, opened
-    state, _ = training.run_round(schedule, state, federation, datasets, opened)
+  state, _, opened = runs.all_rounds(algorithm, _task(), federation)
+  return state, opened
 
 
 def _other_labels(federation):
   """Other true labels, whose reports are the same, wherever an example has such a label."""
-  key = mechanism_lib.simulation_key(federation.seed)
   mechanism = mechanism_lib.randomized_response(_EPSILON, _CLASSES)
   clients = []
   for i, examples in enumerate(federation.clients):
+    secret = mechanism_lib.simulation_secret(federation.seed, i)
     # What each example would report if its label were k.
     reports = np.stack([
-        mechanism_lib.flip_labels(
-            np.full_like(examples.y, k), examples.example_id, client=i, mechanism=mechanism, key=key
-        )
+        mechanism_lib.flip(np.full_like(examples.y, k), examples.example_id, secret, mechanism)
         for k in range(_CLASSES)
     ])
     rows = np.arange(len(examples.y))
@@ -120,11 +112,10 @@ class FlipTest(absltest.TestCase):
     federation = _federation()
     flipped = private_labels.flip(federation, _EPSILON, _CLASSES)
     mechanism = mechanism_lib.randomized_response(_EPSILON, _CLASSES)
-    key = mechanism_lib.simulation_key(7)
     changed = 0
     for i, (before, after) in enumerate(zip(federation.clients, flipped.clients, strict=True)):
-      expected = mechanism_lib.flip_labels(
-          before.y, before.example_id, client=i, mechanism=mechanism, key=key
+      expected = mechanism_lib.flip(
+          before.y, before.example_id, mechanism_lib.simulation_secret(7, i), mechanism
       )
       np.testing.assert_array_equal(after.y, expected)
       self.assertEqual(after.y.dtype, np.int32)
@@ -172,7 +163,7 @@ class RunTest(federated_test_case.FederatedTestCase):
 
   @parameterized.named_parameters(*_ABLE)
   def test_every_field_depends_on_reports_alone(self, name):
-    fields = _schedule(name).fields
+    fields = _algorithm(name).fields
     self.assertNotEmpty(fields)
     for field in fields:
       shield = field.protection
@@ -184,13 +175,13 @@ class RunTest(federated_test_case.FederatedTestCase):
 
   @parameterized.named_parameters(*_ABLE)
   def test_label_epsilon_holds_for_the_whole_run(self, name):
-    schedule = _schedule(name)
+    algorithm = _algorithm(name)
     flipped = private_labels.flip(_federation(), _EPSILON, _CLASSES)
-    state, opened = _run(schedule, flipped)
+    state, opened = _run(algorithm, flipped)
     self.assertTrue(
-        all(np.isfinite(w).all() for w in state.server.global_model_weights.trainable)
+        all(np.isfinite(w).all() for w in state.weights.trainable)
     )
-    costs = ledger.totals(opened.entries, uplink.to_json(schedule.fields))
+    costs = ledger.totals(opened.entries, uplink.to_json(algorithm.fields))
     actual = mechanism_lib.randomized_response(_EPSILON, _CLASSES).actual_epsilon
     self.assertEqual(
         costs[protection.Unit.LABEL], protection.Cost(actual, 0.0, protection.Status.PROVED)
@@ -201,23 +192,23 @@ class RunTest(federated_test_case.FederatedTestCase):
 
   @parameterized.named_parameters(('fedavg', 'fedavg'), ('feddpcont', 'feddpcont'))
   def test_true_labels_are_never_used(self, name):
-    schedule = _schedule(name)
+    algorithm = _algorithm(name)
     states = [
-        _run(schedule, private_labels.flip(federation, _EPSILON, _CLASSES))[0]
+        _run(algorithm, private_labels.flip(federation, _EPSILON, _CLASSES))[0]
         for federation in (_federation(), _other_labels(_federation()))
     ]
     for a, b in zip(*map(tf.nest.flatten, states), strict=True):
       np.testing.assert_array_equal(a, b)
     # While a run on the true labels sees the difference.
-    entry = registry.METHODS[name]
+    entry = catalog.ALGORITHMS[name]
     local = entry.build(_task(), entry.params())
     first, second = (
         _run(local, federation)[0] for federation in (_federation(), _other_labels(_federation()))
     )
     self.assertGreater(
         np.abs(
-            first.server.global_model_weights.trainable[0]
-            - second.server.global_model_weights.trainable[0]
+            first.weights.trainable[0]
+            - second.weights.trainable[0]
         ).max(),
         1e-4,
     )
@@ -225,34 +216,33 @@ class RunTest(federated_test_case.FederatedTestCase):
   @parameterized.parameters('shrinkage', 'inverse')
   def test_histogram_is_that_of_the_reports_that_clients_train_on(self, prior):
     flipped = private_labels.flip(_federation(), _EPSILON, _CLASSES)
-    state, _ = _run(_schedule('feddpcont', _task(prior)), flipped)
+    state, _ = _run(_algorithm('feddpcont', _task(prior)), flipped)
     labels = np.concatenate([c.y for c in flipped.clients])
     expected = np.bincount(labels, minlength=_CLASSES)
     np.testing.assert_array_equal(state.records['label_histogram'], expected)
     # Those that are shared where clients train on their true labels: one report, not two.
-    local = feddpcont.METHOD.build(_task(prior), feddpcont.FedDPContParams())
+    local = feddpcont.build(_task(prior), parameters.FedDPContParams())
     shared, _ = _run(local, _federation())
     np.testing.assert_array_equal(shared.records['label_histogram'], expected)
 
   def test_contrastive_labels_are_distributed_as_reports_are(self):
     mechanism = mechanism_lib.randomized_response(_EPSILON, _CLASSES)
-    schedule = _schedule('feddpcont')
+    algorithm = _algorithm('feddpcont')
     flipped = private_labels.flip(_federation(), _EPSILON, _CLASSES)
-    state, _ = _run(schedule, flipped)
-    process = schedule.stages[0].round_process.process
-    found = process.get_hparams(state.server)['label_prior']
+    state, _ = _run(algorithm, flipped)
+    found = state.received['label_prior']
     clean = estimator.estimate(state.records['label_histogram'], 'shrinkage', mechanism).prior
     a, b = mechanism.keep_probability, mechanism.other_probability
     np.testing.assert_allclose(found, (a - b) * clean + b, atol=1e-6)
-    summary = schedule.summary(state.records)['label_communication']
+    summary = algorithm.report.summary(state.records)['label_communication']
     np.testing.assert_allclose(summary['estimate'], clean)
 
   def test_noise_on_updates_stays_declared_beside_the_reports(self):
     shield = protection.NoisySum(1.0, 1.0, cohort=2, population=3)
-    schedule = _schedule(
+    algorithm = _algorithm(
         'fedavg', _task(aggregation=aggregation.dp_mean(shield, seed=0, secure=False))
     )
-    [field] = schedule.fields
+    [field] = algorithm.fields
     self.assertIsNotNone(field.protection.reports)
     self.assertEqual(field.protection._replace(reports=None), shield)
 
@@ -262,7 +252,7 @@ class RefusalTest(absltest.TestCase):
   def test_methods_that_correct_labels_say_so(self):
     # What changes labels cannot train on reports, see run_config.
     self.assertEqual(
-        [name for name, entry in registry.METHODS.items() if entry.corrects_labels], ['fedcorr']
+        [name for name, entry in catalog.ALGORITHMS.items() if entry.corrects_labels], ['fedcorr']
     )
 
 

@@ -8,18 +8,18 @@ from unittest import mock
 import numpy as np
 from absl.testing import absltest
 
+from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.data import scene as scene_lib
-from tff_noise.federated import uplink
-from tff_noise.methods import method
+from tff_noise.federated import computation
 from tff_noise.privacy import ledger
 from tff_noise.program import ground_truth
 from tff_noise.program import results
 from tff_noise.program import run_directory
 from tff_noise.program import summary
+from tff_noise.uplink import uplink
 
 _Config = collections.namedtuple('_Config', ['method', 'seed'])
-_State = collections.namedtuple('_State', ['round_num', 'participations', 'records', 'local'])
-_Round = collections.namedtuple('_Round', ['fields'])
+_State = collections.namedtuple('_State', ['round_num', 'participations', 'records', 'own'])
 # What clients send in a round, and besides it.
 _UPDATE, _ONCE, _ONCE_MORE = 'update', 'once', 'once more'
 
@@ -47,23 +47,23 @@ def _state(**changes):
       round_num=3,
       participations=np.array([1, 2, 3]),
       records={'seen': np.array([0.5, np.nan, 2.0]), 'noisy': np.array([False, False, True])},
-      local=tuple(
-          {'labels': np.array(labels, np.int32)} for labels in ([0, 1], [1, 1], [0, 0])
-      ),
+      own={'labels': [np.array(labels, np.int32) for labels in ([0, 1], [1, 1], [0, 0])]},
   )
   return state._replace(**changes)
 
 
-def _schedule(**changes):
-  stage = method.Stage('train', 3, _Round((_field(_UPDATE, 100),)), select=None)
-  exchange = method.Exchange(None, (_field(_ONCE, 7), _field(_ONCE_MORE, 5)))
-  return method.Schedule((stage, stage), **{'exchanges': {'asking': exchange}, **changes})
+def _algorithm(**report):
+  train = computation.Computation('train', None, (_field(_UPDATE, 100),))
+  asking = computation.Computation('asking', None, (_field(_ONCE, 7), _field(_ONCE_MORE, 5)))
+  return algorithm_lib.Algorithm(
+      None, (asking, train), {'train': 3}, report=algorithm_lib.Report(**report)
+  )
 
 
-def _judging_schedule():
-  return _schedule(
+def _judging():
+  return _algorithm(
       summary=lambda records: {'mine': {'seen': float(np.nansum(records['seen']))}},
-      labels=lambda own: own['labels'],
+      labels='labels',
       noisy_clients=lambda records: records['noisy'],
       client_columns=lambda records: {'score': records['seen'], 'constant': np.ones(3)},
       client_scores=('score', 'constant'),
@@ -89,28 +89,28 @@ class WriteTest(absltest.TestCase):
 
     run_directory.create(self.run_, start)
 
-  def _record(self, schedule, *sent):
-    """Declares what may be sent, and records rounds or exchanges: (round, names, clients)."""
-    declared = uplink.to_json(schedule.fields)
+  def _record(self, algorithm, *sent):
+    """Declares what may be sent, and records what was: (round, names, clients)."""
+    declared = uplink.to_json(algorithm.fields)
     run_directory.write_json(self.run_.file('uplink.json'), declared)
-    opened = ledger.Ledger(schedule.fields, declared, self.run_.file('ledger.jsonl'))
-    fields = {field.name: field for field in schedule.fields}
+    opened = ledger.Ledger(algorithm.fields, declared, self.run_.file('ledger.jsonl'))
+    fields = {field.name: field for field in algorithm.fields}
     for round_num, names, clients in sent:
       opened.record(round_num, 'train', [fields[name] for name in names], np.array(clients))
 
-  def _write(self, schedule, scene=None, state=None, own_models=None):
+  def _write(self, algorithm, scene=None, state=None, own_models=None):
     if not os.path.exists(self.run_.file('uplink.json')):
-      self._record(schedule)
+      self._record(algorithm)
     results.write(
-        self.run_, _Config('mine', 7), scene or _scene(), schedule, state or _state(),
+        self.run_, _Config('mine', 7), scene or _scene(), algorithm, state or _state(),
         own_models or {},
     )
     with open(self.run_.file('summary.json'), encoding='utf-8') as file:
       # JSON has no nan.
       return json.load(file, parse_constant=self.fail)
 
-  def test_method_that_judges_nothing(self):
-    found = self._write(_schedule())
+  def test_algorithm_that_judges_nothing(self):
+    found = self._write(_algorithm())
     self.assertEqual((found['method'], found['seed'], found['rounds']), ('mine', 7, 1))
     self.assertEqual((found['clients'], found['noisy_clients']), (3, 1))
     self.assertFalse(os.path.exists(self.run_.file('labels.npz')))
@@ -120,27 +120,41 @@ class WriteTest(absltest.TestCase):
     )
 
   def test_own_models_of_clients_are_told_where_there_are_some(self):
-    self.assertNotIn('own_models', self._write(_schedule()))
+    self.assertNotIn('own_models', self._write(_algorithm()))
     own = {'own_models': {'clients': 2, 'mean_test_accuracy': 0.625}}
-    found = self._write(_schedule(), own_models=own)
+    found = self._write(_algorithm(), own_models=own)
     self.assertEqual(found['own_models'], own['own_models'])
     self.assertIn('0.6250 on average of the own models of 2 clients', summary.text(self.run_))
 
-  def test_bytes_outside_of_rounds_are_those_of_exchanges(self):
-    self.assertEqual(self._write(_schedule())['extra_bytes_up'], 0)
+  def test_bytes_are_those_of_the_rounds_which_count_everything(self):
     self._record(
-        _schedule(), (1, (_ONCE, _ONCE_MORE), (0, 1, 2)), (1, (_UPDATE,), (0, 2)),
+        _algorithm(), (1, (_ONCE, _ONCE_MORE), (0, 1, 2)), (1, (_UPDATE,), (0, 2)),
         (2, (_ONCE, _ONCE_MORE), (1,)),
     )
-    # Three clients, then one, of 7 + 5; a round's are in metrics.csv.
-    self.assertEqual(self._write(_schedule())['extra_bytes_up'], 4 * 12)
+    found = self._write(_algorithm())
+    # Those of metrics.csv, and nothing beside them.
+    self.assertEqual((found['bytes_up'], found['bytes_down']), (3, 4))
+    self.assertEqual([name for name in found if 'bytes' in name], ['bytes_up', 'bytes_down'])
+
+  def test_lines_of_the_closing_summary_are_of_all_that_is_known(self):
+    algorithm = _judging()
+    self.assertEqual(self._write(algorithm)['lines'], [])
+    report = algorithm.report._replace(
+        lines=lambda found: [
+            f'  mine            {found["mine"]["seen"]} of {found["clients"]}, '
+            f'{found["noisy_client_f1"]}'
+        ]
+    )
+    found = self._write(algorithm._replace(report=report))
+    self.assertEqual(found['lines'], ['  mine            2.5 of 3, 1.0'])
+    self.assertIn('\n  mine            2.5 of 3, 1.0\n', summary.text(self.run_))
 
   def test_releases_are_those_of_the_ledger(self):
     self._record(
-        _schedule(), (1, (_ONCE, _ONCE_MORE), (0, 1, 2)),
+        _algorithm(), (1, (_ONCE, _ONCE_MORE), (0, 1, 2)),
         *((round_num, (_UPDATE,), (0, 2)) for round_num in range(1, 42)),
     )
-    self._write(_schedule())
+    self._write(_algorithm())
     with open(self.run_.file('privacy.json'), encoding='utf-8') as file:
       privacy = json.load(file)
     self.assertEqual(
@@ -150,19 +164,19 @@ class WriteTest(absltest.TestCase):
     self.assertLen(privacy['totals'], 3)
 
   def test_changed_ledger_is_refused(self):
-    schedule = _schedule()
-    self._record(schedule, (1, (_UPDATE,), (0, 2)), (2, (_UPDATE,), (0, 1)))
+    algorithm = _algorithm()
+    self._record(algorithm, (1, (_UPDATE,), (0, 2)), (2, (_UPDATE,), (0, 1)))
     path = self.run_.file('ledger.jsonl')
     with open(path, encoding='utf-8') as file:
       lines = file.readlines()
     with open(path, 'w', encoding='utf-8') as file:
       file.write(lines[1])
     with self.assertRaisesRegex(ledger.LedgerError, 'line 1 does not follow'):
-      self._write(schedule)
+      self._write(algorithm)
     self.assertFalse(os.path.exists(self.run_.file('summary.json')))
 
-  def test_method_that_corrects_labels_and_judges_clients(self):
-    found = self._write(_judging_schedule())
+  def test_algorithm_that_corrects_labels_and_judges_clients(self):
+    found = self._write(_judging())
     self.assertEqual(found['mine'], {'seen': 2.5})
     # 4 of 6 right before; now 3 is wrong (it was right), 4 is right, 5 is wrong as before.
     self.assertAlmostEqual(found['label_accuracy_before'], 4 / 6)
@@ -183,12 +197,12 @@ class WriteTest(absltest.TestCase):
     self.assertEqual([r['score'] for r in rows], ['0.5', 'nan', '2.0'])
 
   def test_what_is_undefined_is_null(self):
-    found = self._write(_judging_schedule())
+    found = self._write(_judging())
     self.assertIsNone(found['constant_correlation'])
     self.assertEqual(found['constant_auc'], 0.5)
     state = _state()
     nobody = state._replace(records={**state.records, 'noisy': np.zeros(3, bool)})
-    found = self._write(_judging_schedule(), state=nobody)
+    found = self._write(_judging(), state=nobody)
     self.assertIsNone(found['noisy_client_precision'])
     self.assertEqual(found['noisy_client_recall'], 0)
 
@@ -197,7 +211,7 @@ class WriteTest(absltest.TestCase):
         clean_label=np.full(6, -1, np.int32), nominal_rate=np.full(3, np.nan),
         is_noisy_client=np.zeros(3, bool),
     )
-    found = self._write(_judging_schedule(), scene=scene)
+    found = self._write(_judging(), scene=scene)
     self.assertEqual(found['labels_changed'], 2)
     self.assertNotIn('label_accuracy_after', found)
     self.assertIsNone(found['score_correlation'])
@@ -214,7 +228,7 @@ class WriteTest(absltest.TestCase):
         (summary, 'write_clients'), (ground_truth, 'save_labels'), (ledger, 'to_json'),
     ):
       with mock.patch.object(module, part, fail), self.assertRaises(OSError):
-        self._write(_judging_schedule())
+        self._write(_judging())
       self.assertFalse(os.path.exists(self.run_.file('summary.json')), part)
 
 

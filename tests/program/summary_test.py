@@ -6,12 +6,13 @@ import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from tff_noise.algorithms import summary_lines
 from tff_noise.data import scene
-from tff_noise.federated import uplink
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
 from tff_noise.program import run_directory
 from tff_noise.program import summary
+from tff_noise.uplink import uplink
 
 
 def _scene():
@@ -156,7 +157,7 @@ class ClientsTest(SummaryTestCase):
           ],
       )
 
-  def test_columns_of_the_method_follow(self):
+  def test_columns_of_the_algorithm_follow(self):
     path = self.run_.file('clients.csv')
     own = {'lid': np.array([1.5, np.nan, 2.0]), 'taken_for_noisy': np.array([0, 0, 1])}
     summary.write_clients(path, _scene(), np.array([3, 0, 7]), own)
@@ -217,8 +218,9 @@ def _released(*shields):
 
 class TextTest(SummaryTestCase):
 
-  def _text(self, *, shields=(None,), **changes):
-    """The text of a run of twelve releases of values that these protect."""
+  def _text(self, *, shields=(None,), lines=lambda content: (), **changes):
+    """The text of a run of twelve releases of values that these protect, with an algorithm's lines.
+    """
     content = {
         'rounds': 12,
         'seconds_per_round': 1.234,
@@ -230,15 +232,18 @@ class TextTest(SummaryTestCase):
         **summary.describe(_scene()),
         **changes,
     }
+    content['lines'] = list(lines(content))
     run_directory.write_json(self.run_.file('summary.json'), content)
     run_directory.write_json(self.run_.file('privacy.json'), ledger.to_json(*_released(*shields)))
     return summary.text(self.run_)
 
-  def _labels(self, **changes):
-    return {
+  def _sharing(self, **changes):
+    """The text of a run in which labels were communicated."""
+    found = {
         'prior': 'shrinkage', 'epsilon': '0.81', 'num_labels': 1400, 'raw': [0.1] * 10,
         'standard_error': [0.01, 0.072], 'signal': 0.66, 'informative': True, **changes,
     }
+    return self._text(label_communication=found, lines=summary_lines.label_sharing)
 
   def test_numbers_of_the_run(self):
     text = self._text()
@@ -277,6 +282,9 @@ class TextTest(SummaryTestCase):
     text = self._text(
         clients=20, clipfl={'pruned_clients': 10}, noisy_client_precision=precision,
         noisy_client_recall=recall,
+        lines=lambda c: [
+            summary_lines.noisy_clients(c, c['clipfl']['pruned_clients'], 'pruned')
+        ],
     )
     self.assertIn(f'  noisy clients   {expected}\n', text)
 
@@ -308,21 +316,43 @@ class TextTest(SummaryTestCase):
     self.assertRegex(self._text(rejected_updates=3), 'WARNING .*3 updates were not finite')
 
   def test_informative_estimate(self):
-    text = self._text(label_communication=self._labels())
+    text = self._sharing()
     self.assertIn('epsilon 0.81 for each label; the estimate from 1400 labels is informative', text)
     self.assertIn('largest standard error 0.072, a class has 0.100 on average', text)
     self.assertIn('prior shrinkage keeps 66% of its signal', text)
 
   def test_uninformative_estimate(self):
-    text = self._text(label_communication=self._labels(informative=False))
+    text = self._sharing(informative=False)
     self.assertIn('NOT informative', text)
 
   def test_unflipped_labels(self):
-    text = self._text(label_communication=self._labels(epsilon=None))
+    text = self._sharing(epsilon=None)
     self.assertIn('unflipped histogram: no privacy', text)
 
-  def test_method_without_label_communication(self):
+  def test_without_label_communication(self):
     self.assertNotIn('label sharing', self._text())
+
+  def test_lines_of_the_algorithm_are_between_those_of_noise_and_labels(self):
+    text = self._text(
+        lines=lambda content: [
+            '  mine            first', f'  second          {content["clients"]}'
+        ],
+        labels_changed=0,
+    )
+    lines = text.splitlines()
+    (first,) = [i for i, line in enumerate(lines) if 'mine' in line]
+    self.assertStartsWith(lines[first - 1], '  label noise')
+    self.assertEqual(
+        lines[first : first + 3],
+        ['  mine            first', '  second          3', '  labels          none was changed'],
+    )
+
+  def test_run_from_before_algorithms_had_lines(self):
+    self._text()
+    content = run_directory.read_json(self.run_.file('summary.json'))
+    del content['lines']
+    run_directory.write_json(self.run_.file('summary.json'), content)
+    self.assertIn('label noise', summary.text(self.run_))
 
   @parameterized.parameters('summary.json', 'privacy.json')
   def test_unfinished_run(self, name):

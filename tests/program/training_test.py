@@ -1,10 +1,13 @@
-"""The training loop: stages, client state, checkpoints, with a method made for the test."""
+"""The training loop: stages, client state, checkpoints, with algorithms made for the test."""
 
 import asyncio
 import collections
+import functools
 import gc
 import os
 import shutil
+from collections.abc import Callable
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -15,19 +18,20 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tests import toy
+from tests.program import runs
 from tff_noise import types
-from tff_noise.data import client_data
-from tff_noise.federated import client_work
-from tff_noise.federated import compose
+from tff_noise.algorithms import algorithm as algorithm_lib
+from tff_noise.clients import program
+from tff_noise.federated import computation
 from tff_noise.federated import optimizer
 from tff_noise.federated import stacked
-from tff_noise.federated import uplink
-from tff_noise.methods import method
+from tff_noise.federated import task as task_lib
 from tff_noise.models import losses
 from tff_noise.program import managers
 from tff_noise.program import run_directory
 from tff_noise.program import training
 from tff_noise.selection import policies
+from tff_noise.uplink import uplink
 
 _CLIENTS = 5
 
@@ -48,145 +52,212 @@ def _federation():
   )
 
 
-def _two_clients(round_num, records):
-  del records  # Unused.
+@functools.cache
+def _task():
+  return task_lib.Task(
+      toy.linear_model(), client_sizes=np.full(_CLIENTS, 3), clients_per_round=2
+  )
+
+
+def _two_clients(round_num):
+  """Who is sampled."""
   return policies.uniform(0, round_num, np.arange(_CLIENTS), 2)
 
 
-def _stage(name, rounds, learning_rate=0.1, **changes):
-  """A stage whose clients keep how often they took part, and train a little more each time."""
-  work = client_work.ClientWork(
-      lambda i: losses.cross_entropy(i.logits, i.labels) * (1 + tf.cast(i.local, tf.float32)),
-      types.LocalTraining(epochs=1, batch_size=2, learning_rate=learning_rate),
-      local_type=tff.TensorType(np.int32),
-      finish=lambda i: client_work.Finished(i.local + 1),
-  )
-  return method.Stage(
-      name,
-      rounds,
-      compose.build_round_process(toy.linear_model(), work, seed=0),
-      _two_clients,
-      initial_local=lambda _: np.int32(0),
-      **changes,
-  )
+def _cross_entropy(s):
+  return losses.cross_entropy(s.logits, s.labels)
 
 
-def _judging_stage(name, rounds, **changes):
-  """As FedCorr's pre-processing: clients report, the server keeps it, and sends it to all."""
-  work = client_work.ClientWork(
-      lambda i: losses.cross_entropy(i.logits, i.labels) * (1 + i.hparams['seen']),
-      types.LocalTraining(epochs=1, batch_size=2, learning_rate=0.1, momentum=0.5),
-      local_type=tff.TensorType(np.int32),
-      hparams={'seen': np.float32(0)},
-      finish=lambda i: client_work.Finished(
-          i.local + 1, reports={'norm': tf.reduce_sum(i.update.trainable[0] ** 2)}
+# What the algorithm's clients keep: how often they took part, and when they last did.
+_COUNT = {'count': np.int32(0), 'last': np.int32(0)}
+
+
+def _counted(result, **more):
+  count = result.client.own['count'] + 1
+  return program.Sent(own={'count': count, 'last': result.client.round_num}, **more)
+
+
+@functools.cache
+def _counting(learning_rate=0.1):
+  """Clients keep how often they took part, and train a little more each time."""
+  return computation.train(
+      f'counting {learning_rate}', _task(),
+      program.ClientProgram(
+          loss=lambda s: _cross_entropy(s) * (1 + tf.cast(s.client.own['count'], tf.float32)),
+          final=_counted, own=_COUNT,
       ),
-      reports=(uplink.UplinkReport('norm', np.float32, 0.0, 1e6, 'a test'),),
-  )
-  process = compose.build_round_process(toy.linear_model(), work, seed=0)
-
-  def after(clients, progress, reports, cohort):
-    del clients  # Unused.
-    norms = progress.records['norms'].copy()
-    norms[cohort] = reports['norm']
-    hparams = collections.OrderedDict(seen=np.float32(norms.sum()))
-    # What happens between rounds may change the clients' states, too.
-    local = tuple(np.int32(own + 10) for own in progress.local)
-    server = process.process.set_hparams(progress.server, hparams)
-    return progress._replace(server=server, local=local, records={'norms': norms})
-
-  return method.Stage(
-      name, rounds, process, _two_clients, after=after, initial_local=lambda _: np.int32(0),
-      records={'norms': np.zeros(_CLIENTS)}, **changes,
+      training=types.LocalTraining(epochs=1, batch_size=2, learning_rate=learning_rate),
   )
 
 
-def _remembering_stage(name, rounds, own=False, **changes):
-  """A stage whose optimizer keeps at each client how often it took part, and where it went.
+@functools.cache
+def _judging():
+  """As FedCorr's pre-processing: clients report, the server keeps it, and sends it to all."""
+  return computation.train(
+      'judging', _task(),
+      program.ClientProgram(
+          loss=lambda s: _cross_entropy(s) * (1 + s.client.received['seen']),
+          final=lambda r: _counted(
+              r, reports={'norm': tf.reduce_sum(r.update.trainable[0] ** 2)}
+          ),
+          own=_COUNT,
+          receives={'seen': np.float32(0)},
+          reports=(uplink.UplinkReport('norm', np.float32, 0.0, 1e6, 'a test'),),
+      ),
+      training=types.LocalTraining(epochs=1, batch_size=2, learning_rate=0.1, momentum=0.5),
+  )
+
+
+@functools.cache
+def _adding(name, of_optimizer=False):
+  """Clients add 10 to a number that they keep, and send what it was."""
+  first = (_remembering().optimizer.client.own if of_optimizer else _COUNT)[name]
+
+  def final(result):
+    own = result.client.own[name]
+    return program.Sent(own={name: own + 10}, sums={'before': own})
+
+  return computation.collect(
+      f'adding to {name}', _task(),
+      program.ClientProgram(
+          final=final, own={name: first},
+          sums=(uplink.UplinkSum('before', np.int32, 0, 1000, 'a test'),),
+      ),
+  )
+
+
+@functools.cache
+def _remembering(own=False):
+  """The optimizer keeps at each client how often it took part, and where it went.
 
   The clients add where they went to their gradients, the server has momentum; with `own`, the
-  method keeps a number as well.
+  algorithm keeps a number as well.
   """
-  def loss(i):
-    scale = 1 + tf.cast(i.local, tf.float32) if own else 1.0
-    return losses.cross_entropy(i.logits, i.labels) * scale
+  def loss(s):
+    scale = 1 + tf.cast(s.client.own['count'], tf.float32) if own else 1.0
+    return _cross_entropy(s) * scale
 
-  work = client_work.ClientWork(
-      loss, types.LocalTraining(epochs=1, batch_size=3, learning_rate=0.1)
-  )
+  def final(result):
+    kept = result.client.own
+    drift = [d / 3 + u for d, u in zip(kept['drift'], result.update.trainable, strict=True)]
+    return program.Sent(own={'times': kept['times'] + 1, 'drift': drift})
+
+  mine = program.ClientProgram(loss=loss)
   if own:
-    work = work._replace(
-        local_type=tff.TensorType(np.int32), finish=lambda i: client_work.Finished(i.local + 1)
-    )
-  rule = optimizer.ClientRule(
-      initial_state=collections.OrderedDict(
-          count=np.int32(0), drift=[np.zeros((2, 2), np.float32)]
+    mine = mine._replace(final=_counted, own=_COUNT)
+  rule = program.ClientProgram(
+      own={'times': np.int32(0), 'drift': [np.zeros((2, 2), np.float32)]},
+      step=lambda s: (
+          [g + d for g, d in zip(s.gradients, s.client.own['drift'], strict=True)], s.carry
       ),
-      gradients=lambda i: [g + d for g, d in zip(i.gradients, i.state['drift'], strict=True)],
-      send=lambda r: optimizer.Sent(
-          r.update,
-          collections.OrderedDict(
-              count=r.state['count'] + 1,
-              drift=[d / 3 + u for d, u in zip(r.state['drift'], r.update.trainable, strict=True)],
-          ),
-      ),
+      final=final,
   )
-  model = toy.linear_model()
   step = tff.learning.optimizers.build_sgdm(1.0, 0.5)
-  process = compose.build_round_process(
-      model, work, seed=0,
+  return computation.train(
+      f'remembering {own}', _task(), mine,
+      training=types.LocalTraining(epochs=1, batch_size=3, learning_rate=0.1),
       optimizer=optimizer.FederatedOptimizer(
-          optimizer.apply_update(step, model.weights_type), rule
+          optimizer.apply_update(step, _task().model.weights_type), rule, name='remembering'
       ),
   )
-  return method.Stage(
-      name, rounds, process, _two_clients, initial_local=(lambda _: np.int32(0)) if own else None,
-      **changes,
-  )
 
 
-def _counting_stage(name, rounds, initial_state=None, judge=None, **of_optimizer):
-  """A stage of FedAvg whose clients add 1 to all that the optimizer keeps at them."""
-  initial_state = np.zeros(3, np.float32) if initial_state is None else initial_state
-  model = toy.linear_model()
-  rule = optimizer.ClientRule(
-      initial_state=initial_state,
-      send=lambda r: optimizer.Sent(r.update, tf.nest.map_structure(lambda v: v + 1, r.state)),
-  )
-  process = compose.build_round_process(
-      model,
-      client_work.ClientWork(
-          lambda i: losses.cross_entropy(i.logits, i.labels),
-          types.LocalTraining(epochs=1, batch_size=3, learning_rate=0.1),
+def _keeping(name='kept', initial=None, selector=None, own=False, **of_optimizer):
+  """FedAvg whose clients add 1 to all that the optimizer keeps at them."""
+  initial = np.zeros(3, np.float32) if initial is None else initial
+  rule = program.ClientProgram(
+      own={name: initial},
+      final=lambda r: program.Sent(
+          own={name: tf.nest.map_structure(lambda v: v + 1, r.client.own[name])}
       ),
-      seed=0,
-      optimizer=optimizer.fed_avg(model.weights_type)._replace(client=rule, **of_optimizer),
-      judge=judge,
   )
-  return method.Stage(name, rounds, process, _two_clients)
+  mine = program.ClientProgram(loss=_cross_entropy)
+  if own:
+    mine = mine._replace(final=_counted, own=_COUNT)
+  fed_avg = optimizer.fed_avg(_task().model.weights_type)
+  return computation.train(
+      f'keeping {name}', _task(), mine,
+      training=types.LocalTraining(epochs=1, batch_size=3, learning_rate=0.1),
+      optimizer=fed_avg._replace(client=rule, **of_optimizer), selector=selector,
+  )
 
 
-def _counts(state):
-  """How often each client took part, as the optimizer says."""
-  return [int(kept['count']) for kept in state.local_optimizer]
+class _Stage(NamedTuple):
+  """A stretch of rounds of the same training.
+
+  Attributes:
+    name: Its name.
+    rounds: How many.
+    train: What a round is.
+    cohort: From the number of a round and the records to who takes part; None for a sample.
+    enter: From the state and the clients to the state, before the first of these rounds.
+    after: From what came of a round and the clients to the state, after each of them.
+  """
+
+  name: str
+  rounds: int
+  train: computation.Computation
+  cohort: Callable[[int, algorithm_lib.Records], np.ndarray] | None = None
+  enter: Callable[[algorithm_lib.State, Any], algorithm_lib.State] = lambda state, clients: state
+  after: Callable[[algorithm_lib.Output, Any], algorithm_lib.State] = (
+      lambda output, clients: output.state
+  )
 
 
-def _handing_over(stage):
-  """The stage after one of another process."""
-  def enter(clients, progress):
-    del clients  # Unused.
-    server = compose.hand_over(stage.round_process.process, progress.server)
-    return progress._replace(server=server)
+def _judge_stage(name, rounds, **changes):
+  """What clients report is remembered and sent to all; everybody adds 10 to what it keeps."""
+  def after(output, clients):
+    norms = output.state.records['norms'].copy()
+    norms[output.cohort] = output.reports['norm']
+    state = output.state.record(norms=norms).send(seen=np.float32(norms.sum()))
+    clients.run(_adding('count'), state, clients.everybody)
+    return state
 
-  return stage._replace(enter=enter)
+  return _Stage(name, rounds, _judging(), **{'after': after, **changes})
 
 
-def _schedule(*stages):
-  return method.Schedule(stages)
+def _algorithm(*stages, asks=(), records=None, step_ends=(), **changes):
+  """Runs the stages; with `asks`, what their `after` asks of clients."""
+  lengths = {stage.name: stage.rounds for stage in stages}
+  by_name = {stage.name: stage for stage in stages}
+  computations = algorithm_lib.computations_of(*asks, *(stage.train for stage in stages))
+
+  def round_(state, clients):
+    stage = by_name[algorithm_lib.stage_of(lengths, state.round_num + 1)]
+    if not state.round_num or algorithm_lib.stage_of(lengths, state.round_num) != stage.name:
+      state = stage.enter(state, clients)
+    if stage.cohort is None:
+      cohort = clients.sample(stage.train, state)
+    else:
+      cohort = stage.cohort(state.round_num + 1, state.records)
+    return stage.after(clients.train(stage.train, state, cohort), clients)
+
+  return algorithm_lib.Algorithm(
+      round_, computations, lengths, records or {}, step_ends=step_ends, **changes
+  )
+
+
+def _counting_algorithm(rounds, **changes):
+  return _algorithm(_Stage('train', rounds, _counting()), **changes)
+
+
+def _judging_algorithm(*stages, **changes):
+  return _algorithm(
+      *stages, asks=(_adding('count'),), records={'norms': np.zeros(_CLIENTS)}, **changes
+  )
 
 
 def _weights(kernel):
   return tff.learning.models.ModelWeights([np.array(kernel, np.float32)], [])
+
+
+def _ints(values):
+  return [int(v) for v in values]
+
+
+def _took_part(*rounds):
+  """How often each client did in these."""
+  return np.bincount(np.concatenate([_two_clients(r) for r in rounds]), minlength=_CLIENTS)
 
 
 class _Stop(Exception):
@@ -197,14 +268,16 @@ class TrainingTest(federated_test_case.FederatedTestCase):
 
   def setUp(self):
     super().setUp()
-    self.run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
+    self.run_dir = self._another_run()
     self.federation = _federation()
 
+  def _another_run(self):
+    return run_directory.RunDirectory(self.create_tempdir().full_path)
+
   def _run(
-      self, schedule, *, stop_after=None, run_dir=None, eval_every=1, checkpoint_every=3,
+      self, algorithm, *, stop_after=None, run_dir=None, checkpoint_every=3,
       on_round=lambda _: None, **more
   ):
-    run_dir = run_dir or self.run_dir
     results = []
 
     def collect(result):
@@ -213,25 +286,30 @@ class TrainingTest(federated_test_case.FederatedTestCase):
       if result.round_num == stop_after:
         raise _Stop
 
-    state = asyncio.run(
-        training.run_schedule(
-            schedule=schedule,
-            federation=self.federation,
-            datasets=client_data.federation_datasets(self.federation),
-            evaluations={
-                'test': lambda w: {'accuracy': 0.5, 'loss': float(w.trainable[0].sum())}
+    state, _ = runs.run(
+        algorithm, _task(), self.federation, (run_dir or self.run_dir).path, on_round=collect,
+        checkpoint_every=checkpoint_every,
+        **{
+            'evaluations': {
+                'test': lambda models: {
+                    'accuracy': 0.5, 'loss': float(models[0].weights.trainable[0].sum())
+                }
             },
-            state_manager=managers.build_state_manager(run_dir),
-            metrics_managers=managers.build_metrics_managers(run_dir),
-            timing_manager=managers.build_timing_manager(run_dir),
-            on_round=collect,
-            eval_every=eval_every,
-            checkpoint_every=checkpoint_every,
-            ledger=federated_test_case.open_ledger(schedule, run_dir.file('ledger.jsonl')),
             **more,
-        )
+        },
     )
     return state, results
+
+  def _states(self, algorithm, **more):
+    """The last state, and those after each round."""
+    states = {}
+
+    def watch(state):
+      states[state.round_num] = state
+      return {}
+
+    last, _ = self._run(algorithm, ground_truth=watch, **more)
+    return last, states
 
   def _evaluated(self, results):
     return [r.round_num for r in results if not np.isnan(r.metrics['test_accuracy'])]
@@ -240,62 +318,70 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     with open(run_dir.file('metrics.csv'), encoding='utf-8') as file:
       return file.read()
 
+  def _assert_same_bits(self, first, second):
+    tf.nest.assert_same_structure(first, second)
+    for a, b in zip(tf.nest.flatten(first), tf.nest.flatten(second), strict=True):
+      a, b = np.asarray(a), np.asarray(b)
+      self.assertEqual((a.shape, a.tobytes()), (b.shape, b.tobytes()))
+
   def test_only_the_cohorts_states_change_and_all_rounds_are_counted(self):
-    state, _ = self._run(_schedule(_stage('train', 6)))
-    self.assertEqual([int(v) for v in state.local], state.participations.tolist())
+    state, _ = self._run(_counting_algorithm(6))
+    self.assertEqual(_ints(state.own['count']), state.participations.tolist())
     self.assertEqual(state.participations.sum(), 6 * 2)
     self.assertGreater(len(set(state.participations.tolist())), 1)
 
   def test_stages_follow_each_other_and_hand_the_state_on(self):
     entered = []
 
-    def enter(clients, progress):
-      entered.append((len(clients.federation.clients), len(clients.datasets), progress.round_num))
-      return progress._replace(records={**progress.records, 'note': np.array([3])})
+    def enter(state, clients):
+      entered.append((len(clients.everybody), state.round_num))
+      return state.record(note=np.array([3]))
 
-    first, second = _stage('first', 2), _stage(
-        'second', 3, enter=enter, records={'note': np.array([0])}
-    )
-    state, results = self._run(_schedule(first, second))
+    stages = _Stage('first', 2, _counting()), _Stage('second', 3, _counting(), enter=enter)
+    state, results = self._run(_algorithm(*stages, records={'note': np.array([0])}))
     self.assertEqual([r.metrics['stage'] for r in results], ['first'] * 2 + ['second'] * 3)
     self.assertEqual([r.round_num for r in results], [1, 2, 3, 4, 5])
-    self.assertEqual(entered, [(_CLIENTS, _CLIENTS, 2)])
+    self.assertEqual(entered, [(_CLIENTS, 2)])
     self.assertEqual(state.records['note'].tolist(), [3])
-    self.assertEqual(state.server.client_work['round_num'], 6)
+    self.assertEqual((state.round_num, state.state.round_num), (5, 5))
 
   def test_stage_of_no_rounds_is_skipped(self):
-    _, results = self._run(_schedule(_stage('first', 0), _stage('second', 2)))
+    stages = _Stage('first', 0, _counting()), _Stage('second', 2, _counting())
+    _, results = self._run(_algorithm(*stages))
     self.assertEqual([r.metrics['stage'] for r in results], ['second'] * 2)
 
   def test_evaluates_every_so_often_and_at_the_end(self):
-    _, results = self._run(_schedule(_stage('train', 5)), eval_every=2)
+    _, results = self._run(_counting_algorithm(5), eval_every=2)
     self.assertEqual(self._evaluated(results), [2, 4, 5])
 
-  def test_evaluates_at_the_ends_of_steps_where_rounds_belong_together(self):
-    stages = _stage('steps', 6, step_ends=(2, 5, 6)), _stage('rounds', 3)
-    _, results = self._run(_schedule(*stages))
-    self.assertEqual(self._evaluated(results), [2, 5, 6, 7, 8, 9])
+  def test_evaluates_at_the_end_of_each_stage_and_counts_in_each_anew(self):
+    stages = _Stage('first', 3, _counting()), _Stage('second', 3, _counting())
+    _, results = self._run(_algorithm(*stages), eval_every=2)
+    self.assertEqual(self._evaluated(results), [2, 3, 5, 6])
 
-  def test_every_so_often_counts_steps(self):
-    stages = _stage('steps', 7, step_ends=(1, 3, 4, 5, 7)), _stage('rounds', 3)
-    _, results = self._run(_schedule(*stages), eval_every=2)
-    # Steps 2 and 4 and the last; then rounds 2 and 3 of the next stage.
-    self.assertEqual(self._evaluated(results), [3, 5, 7, 9, 10])
-
-  def test_last_round_is_evaluated_also_in_the_middle_of_a_step(self):
-    _, results = self._run(_schedule(_stage('steps', 5, step_ends=(2, 4))), eval_every=100)
-    self.assertEqual(self._evaluated(results), [5])
+  @parameterized.named_parameters(
+      ('at_the_ends_of_steps', 6, (2, 5, 6), 1, [2, 5, 6, 7, 8, 9]),
+      # Steps 2 and 4 and the last; then rounds 2 and 3 of the next stage.
+      ('every_so_often_counts_steps', 7, (1, 3, 4, 5, 7), 2, [3, 5, 7, 9, 10]),
+      # The last round also in the middle of a step.
+      ('in_the_middle_of_a_step', 5, (2, 4), 100, [5, 8]),
+      # Also where an earlier stage has none.
+      ('steps_of_a_later_stage', 2, (4, 5), 1, [1, 2, 4, 5]),
+  )
+  def test_evaluates_where_rounds_belong_together(self, rounds, step_ends, eval_every, expected):
+    stages = _Stage('steps', rounds, _counting()), _Stage('rounds', 3, _counting())
+    _, results = self._run(_algorithm(*stages, step_ends=step_ends), eval_every=eval_every)
+    self.assertEqual(self._evaluated(results), expected)
 
   def test_a_round_is_reported_when_it_is_on_disk(self):
     found = []
 
     def on_round(result):
-      with open(self.run_dir.file('metrics.csv'), encoding='utf-8') as file:
-        rows = len(file.readlines()) - 1
+      rows = len(self._metrics(self.run_dir).splitlines()) - 1
       states = {name for name in os.listdir(self.run_dir.file('state')) if '_temp' not in name}
       found.append((result.round_num, rows, f'round_{result.round_num}' in states))
 
-    self._run(_schedule(_stage('train', 4)), on_round=on_round, checkpoint_every=2)
+    self._run(_counting_algorithm(4), on_round=on_round, checkpoint_every=2)
     self.assertEqual(found, [(1, 1, False), (2, 2, True), (3, 3, False), (4, 4, True)])
 
   @parameterized.parameters(1, 3)
@@ -310,249 +396,260 @@ class TrainingTest(federated_test_case.FederatedTestCase):
         mock.patch.object(managers, 'build_timing_manager', return_value=Full()),
         self.assertRaisesRegex(OSError, 'no space left'),
     ):
-      self._run(_schedule(_stage('train', 3)), checkpoint_every=1)
+      self._run(_counting_algorithm(3), checkpoint_every=1)
     # The round was not saved: it is run again.
-    _, results = self._run(_schedule(_stage('train', 3)))
+    _, results = self._run(_counting_algorithm(3))
     self.assertEqual(results[0].round_num, failing_round)
 
   def test_ground_truth_is_a_column_of_every_round(self):
     _, results = self._run(
-        _schedule(_stage('train', 3)), ground_truth=lambda s: {'taken_part': s.participations.sum()}
+        _counting_algorithm(3), ground_truth=lambda s: {'taken_part': s.participations.sum()}
     )
     self.assertEqual([r.metrics['taken_part'] for r in results], [2, 4, 6])
 
-  def test_selection_sees_the_number_of_the_round_and_the_records(self):
+  def test_columns_of_the_algorithm_are_of_the_state_after_the_round(self):
+    report = algorithm_lib.Report(columns=lambda state: {'done': state.round_num})
+    _, results = self._run(_counting_algorithm(3, report=report))
+    self.assertEqual([r.metrics['done'] for r in results], [1, 2, 3])
+
+  def test_a_round_sees_its_number_and_the_records(self):
     seen = []
 
-    def select(round_num, records):
+    def cohort(round_num, records):
       seen.append((round_num, int(records['norms'].astype(bool).sum())))
       return np.array([round_num, 0]) if round_num == 1 else np.array([round_num])
 
-    state, _ = self._run(_schedule(_judging_stage('judge', 3)._replace(select=select)))
+    state, _ = self._run(_judging_algorithm(_judge_stage('judge', 3, cohort=cohort)))
     # Clients 1 and 0 report in the first round, client 2 in the second.
     self.assertEqual(seen, [(1, 0), (2, 2), (3, 3)])
     self.assertEqual(state.participations.tolist(), [1, 1, 1, 1, 0])
+    self.assertEqual(_ints(state.own['last']), [1, 1, 2, 3, 0])
 
-  def test_reports_reach_the_server_between_rounds_by_client(self):
+  def test_reports_reach_the_server_within_the_round_by_client(self):
     cohorts, by_client = [], []
 
-    def after(clients, progress, reports, cohort):
-      self.assertLen(clients.datasets, _CLIENTS)
-      self.assertEqual(progress.round_num, len(cohorts) + 1)
-      cohorts.append(cohort.tolist())
-      by_client.append(dict(zip(cohort.tolist(), reports['norm'].tolist(), strict=True)))
-      return progress
+    def after(output, clients):
+      self.assertLen(clients.everybody, _CLIENTS)
+      self.assertEqual(output.state.round_num, len(cohorts))
+      cohorts.append(output.cohort.tolist())
+      norms = output.reports['norm'].tolist()
+      by_client.append(dict(zip(output.cohort.tolist(), norms, strict=True)))
+      return output.state
 
-    stage = _judging_stage('judge', 4)._replace(after=after)
-    self._run(_schedule(stage))
-    self.assertEqual(cohorts, [_two_clients(r, {}).tolist() for r in range(1, 5)])
+    stage = _judge_stage('judge', 4, after=after)
+    self._run(_judging_algorithm(stage))
+    self.assertEqual(cohorts, [_two_clients(r).tolist() for r in range(1, 5)])
     # A client alone in the first round, from the same model, reports what it reported in company.
     for client, norm in dict(by_client[0]).items():
       cohorts.clear()
-      run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
-      alone = stage._replace(rounds=1, select=lambda *_, c=client: np.array([c]))
-      self._run(_schedule(alone), run_dir=run_dir)
+      alone = stage._replace(rounds=1, cohort=lambda *_, c=client: np.array([c]))
+      self._run(_judging_algorithm(alone), run_dir=self._another_run())
       self.assertEqual(by_client[-1], {client: norm})
 
-  def test_what_happens_after_a_round_is_kept(self):
-    state, _ = self._run(_schedule(_judging_stage('judge', 4)))
+  def test_what_happens_after_training_is_kept(self):
+    state, _ = self._run(_judging_algorithm(_judge_stage('judge', 4)))
     seen = state.participations > 0
     np.testing.assert_array_equal(state.records['norms'] > 0, seen)
-    self.assertEqual([int(v) for v in state.local], (40 + state.participations).tolist())
-    hparams = state.server.client_work['hparams']
-    self.assertAlmostEqual(hparams['seen'], state.records['norms'].sum(), places=5)
+    self.assertEqual(_ints(state.own['count']), (40 + state.participations).tolist())
+    self.assertAlmostEqual(
+        float(state.state.received['seen']), state.records['norms'].sum(), places=5
+    )
 
-  def test_process_may_change_between_stages(self):
-    changed = _schedule(_judging_stage('judge', 3), _handing_over(_stage('train', 2)))
-    state, results = self._run(changed)
+  def test_computation_may_change_between_stages(self):
+    state, results = self._run(
+        _judging_algorithm(_judge_stage('judge', 3), _Stage('train', 2, _counting()))
+    )
     self.assertEqual([r.metrics['stage'] for r in results], ['judge'] * 3 + ['train'] * 2)
     # The number of the round goes on: no client repeats its random numbers.
-    self.assertEqual(state.server.client_work['round_num'], 6)
-    self.assertEmpty(state.server.client_work['hparams'])
-    self.assertEqual([int(v) for v in state.local], (30 + state.participations).tolist())
+    last = [max([r for r in range(1, 6) if c in _two_clients(r)], default=0) for c in range(5)]
+    self.assertEqual(_ints(state.own['last']), last)
+    self.assertEqual(state.round_num, 5)
+    self.assertEqual(_ints(state.own['count']), (30 + state.participations).tolist())
 
-  def _stop_and_go_on(self, schedule, rounds, assert_same):
-    """Stops the last run after each of its rounds, and compares the state it then ends in."""
-    for stop_after in range(1, rounds):
+  def _stop_and_go_on(self, algorithm, whole, checkpoint_every=1):
+    """Stops the last run after each of its rounds; going on, it has to end as it did."""
+    for stop_after in range(1, whole.round_num):
       with self.subTest(stop_after):
-        run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
+        run_dir = self._another_run()
         with self.assertRaises(_Stop):
-          self._run(schedule, stop_after=stop_after, run_dir=run_dir, checkpoint_every=1)
-        state, results = self._run(schedule, run_dir=run_dir, checkpoint_every=1)
-        self.assertEqual(results[0].round_num, stop_after + 1)
+          self._run(
+              algorithm, stop_after=stop_after, run_dir=run_dir, checkpoint_every=checkpoint_every
+          )
+        state, results = self._run(algorithm, run_dir=run_dir, checkpoint_every=checkpoint_every)
+        saved = stop_after // checkpoint_every * checkpoint_every
+        self.assertEqual(results[0].round_num, saved + 1)
         self.assertEqual(self._metrics(run_dir), self._metrics(self.run_dir))
-        assert_same(state)
+        self._assert_same_bits(state, whole)
 
   def test_interrupted_anywhere_it_ends_the_same_where_stages_differ(self):
-    schedule = _schedule(
-        _judging_stage('judge', 4, step_ends=(2, 4)),
-        _stage('skipped', 0),
-        _handing_over(_stage('train', 2)),
-        _handing_over(_judging_stage('again', 2)),
+    algorithm = _judging_algorithm(
+        _judge_stage('judge', 4),
+        _Stage('skipped', 0, _counting()),
+        _Stage('train', 2, _counting()),
+        _judge_stage('again', 2),
+        step_ends=(2, 4),
     )
-    whole, _ = self._run(schedule)
-
-    def assert_same(state):
-      tf.nest.map_structure(
-          np.testing.assert_array_equal, state.server.global_model_weights.trainable,
-          whole.server.global_model_weights.trainable,
-      )
-      np.testing.assert_array_equal(state.records['norms'], whole.records['norms'])
-      self.assertEqual([int(v) for v in state.local], [int(v) for v in whole.local])
-
-    self._stop_and_go_on(schedule, 8, assert_same)
+    whole, _ = self._run(algorithm)
+    self._stop_and_go_on(algorithm, whole)
 
   def test_optimizer_states_are_keyed_by_client_whatever_the_order_of_the_cohort(self):
     for cohort in ([3, 0], [0, 3]):
       with self.subTest(cohort):
-        run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
-        stage = _remembering_stage('train', 1)._replace(select=lambda *_, c=cohort: np.array(c))
-        state, _ = self._run(_schedule(stage), run_dir=run_dir)
-        self.assertEqual(_counts(state), [1, 0, 0, 1, 0])
-        for client, kept in enumerate(state.local_optimizer):
+        stage = _Stage('train', 1, _remembering(), lambda *_, c=cohort: np.array(c))
+        state, _ = self._run(_algorithm(stage), run_dir=self._another_run())
+        self.assertEqual(_ints(state.own['times']), [1, 0, 0, 1, 0])
+        for client, kept in enumerate(state.own['drift']):
           # At W = 0, a step of .1 against x^T (p - e_y) / 3, p = 1/2; nothing for the others.
           examples = self.federation.clients[client]
           moved = 0.1 * examples.x.T @ (0.5 - np.eye(2)[examples.y]) / 3
           expected = moved if client in cohort else np.zeros((2, 2))
-          np.testing.assert_allclose(kept['drift'][0], expected, atol=1e-6)
-          self.assertIsInstance(kept['drift'], list)
+          np.testing.assert_allclose(kept[0], expected, atol=1e-6)
+          self.assertIsInstance(kept, list)
 
   def test_order_of_the_cohort_makes_no_difference_to_later_rounds(self):
     # Cohorts overlap, so that a state in another's place would be trained with.
     cohorts = {1: [3, 0], 2: [0, 4], 3: [4, 3]}
     states = []
     for step in (1, -1):
-      run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
-      stage = _remembering_stage('train', 3, own=True)._replace(
-          select=lambda round_num, _, s=step: np.array(cohorts[round_num][::s])
+      stage = _Stage(
+          'train', 3, _remembering(own=True),
+          lambda round_num, _, s=step: np.array(cohorts[round_num][::s]),
       )
-      states.append(self._run(_schedule(stage), run_dir=run_dir)[0])
-    self.assertEqual(_counts(states[0]), [2, 0, 0, 2, 2])
-    self.assertEqual([int(v) for v in states[0].local], [2, 0, 0, 2, 2])
+      states.append(self._run(_algorithm(stage), run_dir=self._another_run())[0])
+    for name in ('times', 'count'):
+      self.assertEqual(_ints(states[0].own[name]), [2, 0, 0, 2, 2])
     for first, second in zip(*map(tf.nest.flatten, states), strict=True):
       np.testing.assert_array_equal(first, second)
 
   def test_optimizer_states_are_kept_between_stages_that_both_have_them(self):
-    seen = []
-
-    def watched(stage):
-      entering = _handing_over(stage)
-
-      def enter(clients, progress):
-        seen.append([int(kept['count']) for kept in progress.local_optimizer])
-        return entering.enter(clients, progress)
-
-      return entering._replace(enter=enter)
-
-    state, _ = self._run(
-        _schedule(
-            _remembering_stage('first', 3),
-            _remembering_stage('skipped', 0),
-            watched(_remembering_stage('second', 2, own=True)),
+    last, states = self._states(
+        _algorithm(
+            _Stage('first', 3, _remembering()),
+            _Stage('skipped', 0, _remembering()),
+            _Stage('second', 2, _remembering(own=True)),
         )
     )
-    first_three = np.zeros(_CLIENTS, int)
-    for round_num in (1, 2, 3):
-      first_three[_two_clients(round_num, {})] += 1
-    self.assertEqual(seen, [first_three.tolist()])
-    self.assertEqual(_counts(state), state.participations.tolist())
-    # The method's part began with the second stage.
-    self.assertEqual([int(v) for v in state.local], (state.participations - first_three).tolist())
-
-  def test_optimizer_states_are_dropped_and_created_with_their_stages(self):
-    states = {}
-
-    def watch(state):
-      states[state.round_num] = state
-      return {}
-
-    self._run(
-        _schedule(
-            _remembering_stage('with', 2, own=True),
-            _handing_over(_stage('without', 2)),
-            _handing_over(_remembering_stage('with again', 1)),
-            _handing_over(_remembering_stage('and own', 1, own=True)),
-        ),
-        ground_truth=watch,
+    first_three = _took_part(1, 2, 3)
+    self.assertEqual(_ints(states[3].own['times']), first_three.tolist())
+    self.assertEqual(_ints(last.own['times']), last.participations.tolist())
+    # The algorithm's part began with the second stage.
+    self.assertEqual(_ints(last.own['count']), (last.participations - first_three).tolist())
+    # The server's momentum went on, too.
+    same, _ = self._run(
+        _algorithm(_Stage('first', 3, _remembering())), run_dir=self._another_run()
     )
-    self.assertEqual([len(s.local_optimizer) for s in states.values()], [5, 5, 0, 0, 5, 5])
-    self.assertEqual([len(s.local) for s in states.values()], [5, 5, 5, 5, 0, 5])
-    self.assertEqual(_counts(states[2]), states[2].participations.tolist())
-    # What a method keeps does not go with it.
-    self.assertEqual([int(v) for v in states[4].local], states[4].participations.tolist())
-    # Counting starts anew.
-    fifth, sixth = (np.zeros(_CLIENTS, int) for _ in range(2))
-    fifth[_two_clients(5, {})] = 1
-    self.assertEqual(_counts(states[5]), fifth.tolist())
-    sixth[_two_clients(6, {})] = 1
-    self.assertEqual(_counts(states[6]), (fifth + sixth).tolist())
-    self.assertEqual([int(v) for v in states[6].local], sixth.tolist())
+    self._assert_same_bits(states[3].state.optimizers, same.state.optimizers)
+    (momentum,) = [v for v in tf.nest.flatten(states[4].state.optimizers) if np.ndim(v)]
+    before = states[3].state.weights.trainable[0]
+    np.testing.assert_array_equal(states[4].state.weights.trainable[0], before - momentum)
+    self.assertGreater(np.abs(momentum).max(), 0)
 
-  def test_states_of_another_shape_begin_anew(self):
-    states = {}
+  def test_what_a_stage_does_not_use_stays_as_it_was(self):
+    _, states = self._states(
+        _algorithm(
+            _Stage('with', 2, _remembering(own=True)),
+            _Stage('without', 2, _counting()),
+            _Stage('with again', 1, _remembering()),
+            _Stage('and own', 1, _remembering(own=True)),
+        )
+    )
+    for round_num, used in ((2, (1, 2)), (4, (1, 2)), (5, (1, 2, 5)), (6, (1, 2, 5, 6))):
+      self.assertEqual(_ints(states[round_num].own['times']), _took_part(*used).tolist())
+    for round_num, used in ((2, (1, 2)), (4, (1, 2, 3, 4)), (5, (1, 2, 3, 4)),
+                            (6, (1, 2, 3, 4, 6))):
+      self.assertEqual(_ints(states[round_num].own['count']), _took_part(*used).tolist())
+    for a, b in zip(states[2].own['drift'], states[4].own['drift'], strict=True):
+      np.testing.assert_array_equal(a[0], b[0])
 
-    def watch(state):
-      states[state.round_num] = state
-      return {}
+  def test_what_is_forgotten_starts_anew(self):
+    def forget(state, clients):
+      clients.forget(clients.everybody, 'times', 'drift')
+      return state
 
+    last, states = self._states(
+        _algorithm(
+            _Stage('with', 2, _remembering(own=True)),
+            _Stage('again', 2, _remembering(own=True), enter=forget),
+        )
+    )
+    self.assertEqual(_ints(states[2].own['times']), _took_part(1, 2).tolist())
+    self.assertEqual(_ints(states[3].own['times']), _took_part(3).tolist())
+    self.assertEqual(_ints(last.own['times']), _took_part(3, 4).tolist())
+    for client, drift in enumerate(states[3].own['drift']):
+      self.assertEqual(np.any(drift[0]), client in _two_clients(3))
+    # What the algorithm keeps does not go with it.
+    self.assertEqual(_ints(last.own['count']), last.participations.tolist())
+
+  def test_each_optimizer_keeps_its_own_from_its_own_start(self):
     small = collections.OrderedDict(a=np.float32(5), b=[np.full(2, 7, np.int32)])
-    schedule = _schedule(
-        _counting_stage('first', 2), _handing_over(_counting_stage('second', 2, small))
+    algorithm = _algorithm(
+        _Stage('first', 2, _keeping()), _Stage('second', 2, _keeping('small', small))
     )
-    whole, _ = self._run(schedule, ground_truth=watch, checkpoint_every=1)
-    for kept, times in zip(
-        states[2].local_optimizer, states[2].participations, strict=True
-    ):
-      np.testing.assert_array_equal(kept, np.full(3, times, np.float32))
+    whole, states = self._states(algorithm, checkpoint_every=1)
+    for state in (states[2], whole):
+      for kept, times in zip(state.own['kept'], states[2].participations, strict=True):
+        np.testing.assert_array_equal(kept, np.full(3, times, np.float32))
     times = whole.participations - states[2].participations
     self.assertGreater(len(set(times.tolist())), 1)
-    for kept, n in zip(whole.local_optimizer, times, strict=True):
+    for kept, n in zip(whole.own['small'], times, strict=True):
       self.assertEqual(kept['a'], 5 + n)
       np.testing.assert_array_equal(kept['b'][0], [7 + n, 7 + n])
-    for stop_after in (1, 2, 3):
-      run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
-      with self.assertRaises(_Stop):
-        self._run(schedule, stop_after=stop_after, run_dir=run_dir, checkpoint_every=1)
-      state, _ = self._run(schedule, run_dir=run_dir, checkpoint_every=1)
-      self._assert_same_bits(state, whole)
+    self._stop_and_go_on(algorithm, whole)
 
   def test_weights_that_are_evaluated_may_be_others_than_the_servers(self):
-    def evaluated(weights, states):
+    def evaluated(weights, own):
       # W starts at 0: the sum is that of the states, but for what was trained.
-      return _weights(np.asarray(weights.trainable[0]) * 0 + sum(np.sum(s) for s in states))
+      return _weights(np.asarray(weights.trainable[0]) * 0 + sum(np.sum(o['kept']) for o in own))
 
-    stage = _counting_stage('train', 3, evaluated=evaluated)
-    state, results = self._run(_schedule(stage))
+    algorithm = _algorithm(_Stage('train', 3, _keeping(evaluated=evaluated)))
+    state, results = self._run(algorithm)
     # Two clients a round add 1 to three numbers; the four weights are added up.
     self.assertEqual([r.metrics['test_loss'] for r in results], [24, 48, 72])
-    found = training.evaluated_weights(stage, state).trainable[0]
-    np.testing.assert_array_equal(found, np.full((2, 2), 18))
+    ((model, found),) = algorithm.evaluated(state.state, state.own_of_clients)
+    self.assertIs(model, algorithm.model)
+    np.testing.assert_array_equal(found.trainable[0], np.full((2, 2), 18))
     # The server's are what they were.
-    plain = _counting_stage('train', 3)
-    run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
-    same, _ = self._run(_schedule(plain), run_dir=run_dir)
-    np.testing.assert_array_equal(
-        training.evaluated_weights(plain, same).trainable[0],
-        state.server.global_model_weights.trainable[0],
-    )
+    plain = _algorithm(_Stage('train', 3, _keeping()))
+    same, _ = self._run(plain, run_dir=self._another_run())
+    ((_, found),) = plain.evaluated(same.state, same.own_of_clients)
+    np.testing.assert_array_equal(found.trainable[0], state.state.weights.trainable[0])
 
-  def test_own_models_are_those_of_the_last_stage_that_has_rounds(self):
-    def own_models(weights, states):
-      return [_weights(weights.trainable[0] + s[0]) for s in states if s[0]]
+  def test_models_of_single_clients_are_those_of_the_optimizer(self):
+    def own_models(weights, own):
+      return [_weights(weights.trainable[0] + o['kept'][0]) for o in own if o['kept'][0]]
 
-    owning = _counting_stage('owning', 2, own_models=own_models)
-    schedule = _schedule(owning, _counting_stage('skipped', 0))
-    state, _ = self._run(schedule)
-    models = training.own_models(schedule, state)
+    owning = _Stage('owning', 2, _keeping(own_models=own_models))
+    algorithm = _algorithm(owning)
+    state, _ = self._run(algorithm)
+    models = algorithm.own_models(state.state, state.own_of_clients)
     times = [n for n in state.participations if n]
     self.assertLen(models, len(times))
     self.assertLess(len(times), _CLIENTS)
     for model, n in zip(models, times, strict=True):
       np.testing.assert_array_equal(
-          model.trainable[0], state.server.global_model_weights.trainable[0] + np.float32(n)
+          model.trainable[0], state.state.weights.trainable[0] + np.float32(n)
       )
-    then = _schedule(owning, _counting_stage('train', 1))
-    self.assertEqual(training.own_models(then, state), [])
+    then = _algorithm(owning, _Stage('train', 1, _counting()))
+    self.assertEqual(then.own_models(state.state, state.own_of_clients), [])
+
+  def test_algorithm_may_say_which_models_are_evaluated(self):
+    def evaluate(state, own):
+      return [
+          algorithm_lib.Evaluated(None, _weights(np.full((2, 2), o['count'] + state.round_num)))
+          for o in own
+      ]
+
+    _, results = self._run(
+        _counting_algorithm(2, evaluate=evaluate),
+        evaluations={
+            'test': lambda models: {
+                'accuracy': len(models), 'loss': sum(m.weights.trainable[0][0, 0] for m in models)
+            }
+        },
+    )
+    # Two clients count in each round.
+    self.assertEqual([r.metrics['test_accuracy'] for r in results], [5, 5])
+    self.assertEqual([r.metrics['test_loss'] for r in results], [2 + 5, 4 + 10])
 
   def test_clients_whose_contribution_was_left_out_keep_the_state_they_came_with(self):
     # The longer a client's model, the better; of two one is kept.
@@ -564,18 +661,19 @@ class TrainingTest(federated_test_case.FederatedTestCase):
 
     cohorts, kept = [], []
 
-    def after(clients, progress, reports, cohort):
+    def after(output, clients):
       del clients  # Unused.
-      cohorts.append(cohort.tolist())
-      kept.append(cohort[reports['kept']].tolist())
-      return progress
+      cohorts.append(output.cohort.tolist())
+      kept.append(output.cohort[output.reports['kept']].tolist())
+      return output.state
 
-    judge = stacked.Judge(build_score, keep=1, reason='a test')
-    stage = _counting_stage('judge', 4, judge=judge)._replace(
+    stage = _Stage(
+        'judge', 4,
+        _keeping(own=True, selector=stacked.Selector(build_score, keep=1, reason='a test')),
         # In any order: states are keyed by client.
-        select=lambda round_num, records: _two_clients(round_num, records)[::-1], after=after,
+        lambda round_num, _: _two_clients(round_num)[::-1], after=after,
     )
-    state, _ = self._run(_schedule(stage))
+    state, _ = self._run(_algorithm(stage))
     self.assertEqual([len(k) for k in kept], [1] * 4)
     # In the first round, from W = 0, a client's model is a step against its gradient.
     norms = {
@@ -584,93 +682,81 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     }
     self.assertEqual(kept[0], [max(cohorts[0], key=norms.get)])
     expected = np.bincount(np.concatenate(kept), minlength=_CLIENTS)
-    self.assertEqual([int(s[0]) for s in state.local_optimizer], expected.tolist())
-    # They took part all the same.
+    self.assertEqual([int(s[0]) for s in state.own['kept']], expected.tolist())
+    # They took part all the same, and know it.
     self.assertEqual(state.participations.sum(), 8)
+    self.assertEqual(_ints(state.own['count']), state.participations.tolist())
 
-  def test_what_happens_after_a_round_sees_and_may_change_optimizer_states(self):
-    seen = []
+  def test_clients_may_change_optimizer_states_after_a_round(self):
+    adding, seen = _adding('times', of_optimizer=True), []
 
-    def after(clients, progress, reports, cohort):
-      del clients, reports, cohort  # Unused.
-      seen.append([int(kept['count']) for kept in progress.local_optimizer])
-      changed = tuple(
-          collections.OrderedDict(kept, count=kept['count'] + np.int32(10))
-          for kept in progress.local_optimizer
-      )
-      return progress._replace(local_optimizer=changed)
+    def after(output, clients):
+      seen.append(int(clients.run(adding, output.state, clients.everybody).sums['before']))
+      return output.state
 
-    state, _ = self._run(_schedule(_remembering_stage('train', 2, after=after)))
-    first = np.zeros(_CLIENTS, int)
-    first[_two_clients(1, {})] = 1
-    self.assertEqual(seen, [first.tolist(), (10 + state.participations).tolist()])
-    self.assertEqual(_counts(state), (20 + state.participations).tolist())
+    stage = _Stage('train', 2, _remembering(), after=after)
+    state, _ = self._run(_algorithm(stage, asks=(adding,)))
+    # Two of the first round; of the second, and ten of each client.
+    self.assertEqual(seen, [2, 4 + 50])
+    self.assertEqual(_ints(state.own['times']), (20 + state.participations).tolist())
 
-  def test_saved_optimizer_states_are_restored_bit_for_bit(self):
-    schedule = _schedule(
-        _remembering_stage('first', 3), _handing_over(_remembering_stage('second', 3, own=True))
+  def test_saved_states_are_restored_bit_for_bit(self):
+    algorithm = _algorithm(
+        _Stage('first', 3, _remembering()), _Stage('second', 3, _remembering(own=True))
     )
-    states = {}
-
-    def watch(state):
-      states[state.round_num] = state
-      return {}
-
     for middle in (2, 3, 5):
-      run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
+      run_dir, states = self._another_run(), {}
+
+      def watch(state, states=states):
+        states[state.round_num] = state
+        return {}
+
       with self.assertRaises(_Stop):
         self._run(
-            schedule, stop_after=middle, run_dir=run_dir, checkpoint_every=1, ground_truth=watch
+            algorithm, stop_after=middle, run_dir=run_dir, checkpoint_every=1, ground_truth=watch
         )
-      structure = training.initial_state(
-          schedule, self.federation, training.stage_of_round(schedule, middle)
+      ledger = runs.open_ledger(algorithm)
+      structure = training.program_state(
+          algorithm.init(), runs.clients_of(algorithm, _task(), self.federation, ledger), ledger
       )
       restored = asyncio.run(managers.build_state_manager(run_dir).load(middle, structure))
       # TFF saves a Python number as a tensor of 32 bits.
-      names = ('round_num', 'stage', 'stage_round')
-      numbers = {name: int(getattr(restored, name)) for name in names}
-      position = restored.ledger._replace(count=int(restored.ledger.count))
-      self._assert_same_bits(
-          restored._replace(**numbers, ledger=position), states[middle]
+      restored = restored._replace(
+          state=restored.state._replace(round_num=int(restored.state.round_num)),
+          ledger=restored.ledger._replace(count=int(restored.ledger.count)),
       )
-      self.assertGreater(np.abs(restored.local_optimizer[0]['drift'][0]).max(), 0)
+      self._assert_same_bits(restored, states[middle])
+      self.assertGreater(np.abs(np.stack([d[0] for d in restored.own['drift']])).max(), 0)
 
   def test_interrupted_anywhere_it_ends_the_same_with_optimizer_states(self):
-    schedule = _schedule(
-        _remembering_stage('first', 3),
-        _handing_over(_remembering_stage('second', 2, own=True)),
-        _handing_over(_stage('without', 2)),
-        _handing_over(_remembering_stage('again', 2)),
+    algorithm = _algorithm(
+        _Stage('first', 3, _remembering()),
+        _Stage('second', 2, _remembering(own=True)),
+        _Stage('without', 2, _counting()),
+        _Stage('again', 2, _remembering()),
     )
-    whole, _ = self._run(schedule)
-    self.assertLen(whole.local_optimizer, _CLIENTS)
-    self._stop_and_go_on(schedule, 9, lambda state: self._assert_same_bits(state, whole))
-
-  def _assert_same_bits(self, first, second):
-    tf.nest.assert_same_structure(first, second)
-    for a, b in zip(tf.nest.flatten(first), tf.nest.flatten(second), strict=True):
-      a, b = np.asarray(a), np.asarray(b)
-      self.assertEqual((a.shape, a.tobytes()), (b.shape, b.tobytes()))
+    whole, _ = self._run(algorithm)
+    self.assertLen(whole.own['drift'], _CLIENTS)
+    self._stop_and_go_on(algorithm, whole)
 
   def test_starts_from_weights_that_are_given(self):
     weights = _weights([[1, 2], [3, 4]])
-    stages = _stage('first', 0), _stage('train', 2, learning_rate=1e-30)
-    state, results = self._run(_schedule(*stages), initial_weights=weights)
-    np.testing.assert_array_equal(state.server.global_model_weights.trainable[0], [[1, 2], [3, 4]])
+    stages = _Stage('first', 0, _counting()), _Stage('train', 2, _counting(1e-30))
+    state, results = self._run(_algorithm(*stages), initial_weights=weights)
+    np.testing.assert_array_equal(state.state.weights.trainable[0], [[1, 2], [3, 4]])
     self.assertEqual(results[0].metrics['test_loss'], 10)
 
   def test_resume_does_not_start_from_the_given_weights_again(self):
-    schedule = _schedule(_stage('train', 6))
-    whole_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
+    algorithm, whole_dir = _counting_algorithm(6), self._another_run()
     weights = _weights([[1, 2], [3, 4]])
-    self._run(schedule, run_dir=whole_dir, initial_weights=weights)
+    self._run(algorithm, run_dir=whole_dir, initial_weights=weights)
     with self.assertRaises(_Stop):
-      self._run(schedule, stop_after=4, initial_weights=weights)
-    self._run(schedule, initial_weights=weights)
+      self._run(algorithm, stop_after=4, initial_weights=weights)
+    self._run(algorithm, initial_weights=weights)
     self.assertEqual(self._metrics(self.run_dir), self._metrics(whole_dir))
 
   def test_metrics_file_keeps_the_documented_order_of_columns(self):
-    self._run(_schedule(_stage('train', 1)))
+    self._run(_counting_algorithm(1))
     header = self._metrics(self.run_dir).splitlines()[0]
     self.assertEqual(
         header,
@@ -679,10 +765,7 @@ class TrainingTest(federated_test_case.FederatedTestCase):
 
   def test_rounds_leave_next_to_nothing_in_memory(self):
     def objects_after(rounds):
-      self._run(
-          _schedule(_stage('train', rounds)),
-          run_dir=run_directory.RunDirectory(self.create_tempdir().full_path),
-      )
+      self._run(_counting_algorithm(rounds), run_dir=self._another_run())
       gc.collect()
       return len(gc.get_objects())
 
@@ -691,61 +774,50 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     self.assertLess(objects_after(21) - few, 20 * 10)
 
   def test_interrupted_anywhere_it_ends_the_same(self):
-    schedule = _schedule(_stage('first', 4), _stage('second', 5, learning_rate=0.3))
-    whole, _ = self._run(schedule)
-    for stop_after in range(1, 10):
-      run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
-      with self.assertRaises(_Stop):
-        self._run(schedule, stop_after=stop_after, run_dir=run_dir)
-      state, _ = self._run(schedule, run_dir=run_dir)
-      self.assertEqual(self._metrics(run_dir), self._metrics(self.run_dir))
-      np.testing.assert_array_equal(
-          state.server.global_model_weights.trainable[0],
-          whole.server.global_model_weights.trainable[0],
-      )
-      self.assertEqual([int(v) for v in state.local], [int(v) for v in whole.local])
-      np.testing.assert_array_equal(state.participations, whole.participations)
+    stages = _Stage('first', 4, _counting()), _Stage('second', 5, _counting(0.3))
+    algorithm = _algorithm(*stages)
+    whole, _ = self._run(algorithm)
+    self._stop_and_go_on(algorithm, whole, checkpoint_every=3)
 
   def test_resume_continues_from_the_checkpoint(self):
-    schedule = _schedule(_stage('train', 9))
+    algorithm = _counting_algorithm(9)
     with self.assertRaises(_Stop):
-      self._run(schedule, stop_after=8)
-    _, results = self._run(schedule)
+      self._run(algorithm, stop_after=8)
+    _, results = self._run(algorithm)
     self.assertEqual([r.round_num for r in results], [7, 8, 9])
 
   def test_entering_a_stage_is_not_repeated_by_a_resume(self):
     entered = []
 
-    def enter(clients, progress):
+    def enter(state, clients):
       del clients  # Unused.
       entered.append(1)
-      return progress
+      return state
 
-    schedule = _schedule(_stage('train', 6, enter=enter))
+    algorithm = _algorithm(_Stage('train', 6, _counting(), enter=enter))
     with self.assertRaises(_Stop):
-      self._run(schedule, stop_after=4)
-    self._run(schedule)
+      self._run(algorithm, stop_after=4)
+    self._run(algorithm)
     self.assertLen(entered, 1)
 
   def test_damaged_checkpoint_is_named_and_kept(self):
-    schedule = _schedule(_stage('train', 9))
+    algorithm = _counting_algorithm(9)
     with self.assertRaises(_Stop):
-      self._run(schedule, stop_after=8)
+      self._run(algorithm, stop_after=8)
     variables = self.run_dir.file('state/round_6/variables/variables.data-00000-of-00001')
     with open(variables, 'r+b') as file:
       file.truncate(10)
     with self.assertRaisesRegex(types.UsageError, 'round_6 cannot be read.*was kept'):
-      self._run(schedule)
+      self._run(algorithm)
     self.assertTrue(tf.io.gfile.exists(variables))
 
   def test_without_the_damaged_checkpoint_the_one_before_is_used(self):
-    schedule = _schedule(_stage('train', 9))
-    whole_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
-    self._run(schedule, run_dir=whole_dir)
+    algorithm, whole_dir = _counting_algorithm(9), self._another_run()
+    self._run(algorithm, run_dir=whole_dir)
     with self.assertRaises(_Stop):
-      self._run(schedule, stop_after=8)
+      self._run(algorithm, stop_after=8)
     shutil.rmtree(self.run_dir.file('state/round_6'))
-    _, results = self._run(schedule)
+    _, results = self._run(algorithm)
     self.assertEqual(results[0].round_num, 4)
     self.assertEqual(self._metrics(self.run_dir), self._metrics(whole_dir))
 
@@ -754,7 +826,7 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     tf.io.gfile.makedirs(leftover)
     with open(self.run_dir.file('metrics.csv_temp55'), 'w', encoding='utf-8') as file:
       file.write('half a')
-    self._run(_schedule(_stage('train', 1)))
+    self._run(_counting_algorithm(1))
     self.assertFalse(tf.io.gfile.exists(leftover))
     self.assertFalse(tf.io.gfile.exists(self.run_dir.file('metrics.csv_temp55')))
 

@@ -12,8 +12,8 @@ from absl.testing import parameterized
 
 from tests.report import run_files
 from tff_noise import types
-from tff_noise.methods import fedcorr
-from tff_noise.methods import fedcorr_params
+from tff_noise.algorithms import fedcorr
+from tff_noise.algorithms import fedcorr_params
 from tff_noise.program import ground_truth
 from tff_noise.program import run_directory
 from tff_noise.program import summary as summary_lib
@@ -403,10 +403,12 @@ class WrittenTest(parameterized.TestCase):
   def _text(self, **changes):
     run = run_directory.locate(self.create_tempdir().full_path, 'run')
     run_directory.create(run, lambda folder: None)
-    run_directory.write_json(run.file('summary.json'), {
+    summary = {
         **run_files.summary(), 'label_communication': None, 'clients': 3, 'noisy_clients': 2,
         'label_noise_rate': 0.25, 'fedcorr': _FOUND, **changes,
-    })
+    }
+    lines = fedcorr._lines(summary) if summary['fedcorr'] else []
+    run_directory.write_json(run.file('summary.json'), {**summary, 'lines': lines})
     run_directory.write_json(run.file('privacy.json'), run_files.PRIVACY)
     return summary_lib.text(run)
 

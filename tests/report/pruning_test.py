@@ -17,7 +17,7 @@ from tff_noise.report import sections
 def _config(**parameters):
   return {
       **run_files.config(method='clipfl'),
-      'method_parameters': {'judge': 'validation', 'keep': 5, 'score': 'count', **parameters},
+      'method_parameters': {'selector': 'validation', 'keep': 5, 'score': 'count', **parameters},
   }
 
 
@@ -56,7 +56,7 @@ class PruningTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ({}, "by accuracy on the server's clean set; the best 5 were averaged."),
-      ({'judge': 'lid', 'keep': 3}, '(LID) of their predictions; the best 3 were averaged.'),
+      ({'selector': 'lid', 'keep': 3}, '(LID) of their predictions; the best 3 were averaged.'),
   )
   def test_words(self, parameters, expected):
     first, second = self._texts(config=_config(**parameters))
@@ -84,7 +84,7 @@ class PruningTest(parameterized.TestCase):
     (only,) = self._blocks(summary=None, privacy=None, clients=None)
     self.assertIn('at the end of the run', only.text)
 
-  @parameterized.parameters({'judge': 'god'}, {'score': 'luck'})
+  @parameterized.parameters({'selector': 'god'}, {'score': 'luck'})
   def test_damaged(self, **parameters):
     with self.assertRaisesRegex(types.UsageError, 'is damaged: clipfl'):
       self._blocks(config=_config(**parameters))

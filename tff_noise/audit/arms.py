@@ -12,12 +12,10 @@ import tensorflow_federated as tff
 
 from tff_noise import rng
 from tff_noise import types
+from tff_noise.algorithms import catalog
 from tff_noise.data import client_data
 from tff_noise.data import scene as scene_lib
 from tff_noise.data import sources
-from tff_noise.federated import uplink
-from tff_noise.methods import feddpcont
-from tff_noise.methods import registry
 from tff_noise.models import keras_model
 from tff_noise.privacy import estimator
 from tff_noise.privacy import mechanism as mechanism_lib
@@ -25,6 +23,7 @@ from tff_noise.program import flags
 from tff_noise.program import private_labels
 from tff_noise.program import run_config
 from tff_noise.program import task as task_lib
+from tff_noise.uplink import uplink
 
 CLIENTS, COHORT = 20, 10
 METHODS = ('feddpcont', 'fedavg')
@@ -147,18 +146,19 @@ def prepare(arm: Arm, scene: Scene, seed: int) -> Job:
   """Builds an arm on a scene; `seed` is that of initial weights, batches and noise."""
   config, federation = arm.config(seed), scene.clients(arm)
   task = task_lib.build(config, scene.dataset, federation)
-  schedule = registry.METHODS[arm.method].build(task, config.method_params())
+  algorithm = catalog.ALGORITHMS[arm.method].build(task, config.method_params())
   if arm.epsilon is not None:
-    schedule = private_labels.declare(schedule, task)
-  process = schedule.stages[0].round_process.process
+    algorithm = private_labels.declare(algorithm, task)
+  [train] = [c for c in algorithm.computations if c.optimizer is not None]
+  process = train.process
   state = process.initialize()
   if arm.method == 'feddpcont':
-    state = feddpcont.set_label_prior(process, state, scene.contrast(arm))
+    state = train.send(state, label_prior=scene.contrast(arm))
   return Job(
       arm=arm,
       training=task.training,
       process=process,
-      fields=schedule.fields,
+      fields=algorithm.fields,
       state=state,
       datasets=[
           client_data.client_dataset(c.x, c.y, i) for i, c in enumerate(federation.clients)

@@ -15,7 +15,7 @@ import numpy as np
 from tff_noise import rng
 from tff_noise import types
 from tff_noise.audit import arms as arms_lib
-from tff_noise.privacy import empirical_audit
+from tff_noise.audit import empirical_audit
 from tff_noise.privacy import protection
 
 # Of the canaries, how many are guessed: fixed before the model is asked.

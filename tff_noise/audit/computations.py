@@ -1,17 +1,15 @@
 """The static audit of a method: what its compiled computations send, against what it declares."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
-import tensorflow_federated as tff
-
+from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.audit import finding
-from tff_noise.federated import disclosure
-from tff_noise.federated import uplink
-from tff_noise.methods import method
+from tff_noise.federated import computation as computation_lib
 from tff_noise.privacy import ledger
 from tff_noise.report import blocks
 from tff_noise.report import sections
+from tff_noise.uplink import disclosure
+from tff_noise.uplink import uplink
 
 _LIMITS = (
     'The walk over the compiled computation proves through which intrinsic each value of which '
@@ -22,58 +20,29 @@ _LIMITS = (
 )
 
 
-class Computation(NamedTuple):
-  """A computation in which clients send something.
-
-  Attributes:
-    computation: What runs.
-    fields: What it was declared to send.
-  """
-
-  computation: tff.Computation
-  fields: tuple[uplink.UplinkField, ...]
-
-
-def of_schedule(schedule: method.Schedule) -> dict[str, Computation]:
-  """Returns every computation of a method in which clients take part, by what it is."""
-  found = {
-      name: Computation(exchange.computation, exchange.fields)
-      for name, exchange in schedule.exchanges.items()
-  }
-  for stage in schedule.stages:
-    if stage.poll is not None:
-      found[f'asking candidates in {stage.name}'] = Computation(*stage.poll[:2])
-    process = stage.round_process
-    found[f'a round of {stage.name}'] = Computation(process.process.next, process.fields)
-  return found
-
-
-def check(name: str, computation: Computation) -> finding.Finding:
+def check(computation: computation_lib.Computation) -> finding.Finding:
   """Holds a compiled computation against its declaration."""
-  test = f'{name}: sends what is declared, and nothing else'
+  test = f'{computation.name}: sends what is declared, and nothing else'
   try:
-    disclosure.check(computation.computation, computation.fields)
+    disclosure.check(computation.next, computation.fields)
   except disclosure.UndeclaredUplinkError as error:
     return finding.failed(test, str(error))
-  edges = disclosure.client_to_server_edges(computation.computation)
+  edges = disclosure.client_to_server_edges(computation.next)
   return finding.passed(test, f'{len(edges)} values, each as declared')
 
 
-def planned(schedule: method.Schedule, num_clients: int) -> list[ledger.Entry]:
-  """Returns the ledger of a whole run, in which every exchange happens once."""
-  book = ledger.Ledger(schedule.fields, uplink.to_json(schedule.fields))
-  everybody = range(num_clients)
-  for name, exchange in schedule.exchanges.items():
-    book.record(1, name, exchange.fields, everybody)
-  stages = [stage for stage in schedule.stages for _ in range(stage.rounds)]
-  for round_num, stage in enumerate(stages, 1):
-    book.record(round_num, stage.name, stage.fields, everybody)
+def planned(algorithm: algorithm_lib.Algorithm, num_clients: int) -> list[ledger.Entry]:
+  """Returns the ledger of a whole run in which everything that may happen does, with everybody."""
+  book = ledger.Ledger(algorithm.fields, uplink.to_json(algorithm.fields))
+  for computation in algorithm.computations:
+    for round_num in range(algorithm.times.get(computation.name, algorithm.rounds)):
+      book.record(round_num + 1, computation.name, computation.released, range(num_clients))
   return list(book.entries)
 
 
 def audit(
     title: str,
-    schedule: method.Schedule,
+    algorithm: algorithm_lib.Algorithm,
     num_clients: int,
     delta: float,
     about: Mapping[str, str],
@@ -82,18 +51,17 @@ def audit(
 
   Args:
     title: Of the audit.
-    schedule: The method.
+    algorithm: The method.
     num_clients: C.
     delta: Of Gaussian mechanisms and central bounds, in (0, 1).
     about: What was audited, by name.
   """
-  found = of_schedule(schedule)
-  declared = uplink.to_json(schedule.fields)
-  privacy = ledger.to_json(planned(schedule, num_clients), declared, delta)
-  edges = {name: disclosure.client_to_server_edges(c.computation) for name, c in found.items()}
+  declared = uplink.to_json(algorithm.fields)
+  privacy = ledger.to_json(planned(algorithm, num_clients), declared, delta)
+  edges = {c.name: disclosure.client_to_server_edges(c.next) for c in algorithm.computations}
   return finding.Audit(
       title,
-      tuple(check(name, computation) for name, computation in found.items()),
+      tuple(map(check, algorithm.computations)),
       (
           finding.about({**about, 'delta': f'{delta:g}'}),
           sections.Built('What may leave a client', (sections.uplink_table(declared),)),

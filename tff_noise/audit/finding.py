@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tff_noise.privacy import empirical_audit
+from tff_noise.audit import empirical_audit
 from tff_noise.report import blocks
 from tff_noise.report import sections
 

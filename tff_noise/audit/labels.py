@@ -1,66 +1,69 @@
 """The empirical audit of the label mechanism, as runs use it."""
 
+import numpy as np
+import tensorflow as tf
+
+from tff_noise.audit import empirical_audit
 from tff_noise.audit import finding
-from tff_noise.privacy import empirical_audit
+from tff_noise.federated import label_histogram
 from tff_noise.privacy import mechanism as mechanism_lib
 
-FORMS = ('driver', 'client')
 # A seed that no run has, so that no report of a run is asked for.
 _SEED = -1
 
 
-def audit(epsilon: str, num_classes: int, flips: str, trials: int, alpha: float) -> finding.Audit:
-  """Audits randomised response.
+def audit(
+    mechanism: mechanism_lib.RandomizedResponse, trials: int, alpha: float
+) -> finding.Audit:
+  """Audits randomised response, in both of its forms at once.
 
   Args:
-    epsilon: The claim, decimal text.
-    num_classes: K.
-    flips: One of `FORMS`: who flips labels.
+    mechanism: The mechanism, with its claim.
     trials: Reports for each world.
     alpha: Probability of a false alarm, in (0, 1).
-
-  Raises:
-    types.UsageError: If there is no such mechanism.
   """
-  mechanism = mechanism_lib.randomized_response(epsilon, num_classes)
-  report = _in_client(mechanism) if flips == 'client' else _in_driver(mechanism)
-  findings = empirical_audit.audit(report, mechanism, trials=trials, alpha=alpha)
+  forms = tuple(build(mechanism) for build in FORMS.values())
+  findings = empirical_audit.audit(_agreed(forms), mechanism, trials=trials, alpha=alpha)
   subject = {
       'claimed epsilon': mechanism.epsilon,
       'epsilon of the integer table': f'{mechanism.actual_epsilon:.12g}',
-      'classes': str(num_classes),
+      'classes': str(mechanism.num_classes),
       'keeps a label with probability': f'{mechanism.keep_probability:.9f}',
-      'flips': _RANDOMNESS[flips],
+      'flips': (
+          "by Threefry of the example under its client's secret; each report is asked for both in "
+          'NumPy and in TensorFlow, and must be the same'
+      ),
       'reports for each world': f'{trials:,}',
       'probability of any false alarm': f'{alpha:g}',
   }
   return finding.Audit(
-      f'Audit of randomised response: epsilon {mechanism.epsilon}, {num_classes} classes, flipped '
-      f'by the {flips}',
+      f'Audit of randomised response: epsilon {mechanism.epsilon}, '
+      f'{mechanism.num_classes} classes',
       findings,
       (finding.about(subject),),
-      {'mechanism': {**mechanism._asdict(), 'flips': flips}, 'trials': trials, 'alpha': alpha},
+      {'mechanism': mechanism._asdict(), 'trials': trials, 'alpha': alpha},
   )
 
 
-_RANDOMNESS = {
-    'driver': 'in the data preparation, by HMAC-SHA256 of the example under a key',
-    'client': "in the client's TensorFlow computation, by Threefry of the example under a secret",
-}
+def _agreed(forms: tuple[empirical_audit.Mechanism, ...]) -> empirical_audit.Mechanism:
+  """Returns the mechanism that answers as all of these do, and not at all where they differ."""
+
+  def report(labels, ids, client):
+    first, *others = (form(labels, ids, client) for form in forms)
+    if not all(np.array_equal(first, other) for other in others):
+      raise ValueError(f'the forms ({", ".join(FORMS)}) report differently')
+    return first
+
+  return report
 
 
-def _in_driver(mechanism):
-  key = mechanism_lib.simulation_key(_SEED)
-  return lambda labels, ids, client: mechanism_lib.flip_labels(
-      labels, ids, client=client, mechanism=mechanism, key=key
+def _in_numpy(mechanism):
+  return lambda labels, ids, client: mechanism_lib.flip(
+      labels, ids, mechanism_lib.simulation_secret(_SEED, client), mechanism
   )
 
 
-def _in_client(mechanism):
-  import tensorflow as tf
-
-  from tff_noise.federated import client_flips
-
+def _in_tensorflow(mechanism):
   @tf.function(
       input_signature=[
           tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.int64),
@@ -69,8 +72,12 @@ def _in_client(mechanism):
       autograph=False,
   )
   def flip(labels, ids, secret):
-    return client_flips.flip(labels, ids, secret, mechanism)
+    return label_histogram.flip(labels, ids, secret, mechanism)
 
   return lambda labels, ids, client: flip(
-      labels, ids, client_flips.simulation_secret(_SEED, client)
+      labels, ids, mechanism_lib.simulation_secret(_SEED, client)
   ).numpy()
+
+
+# What hands out reports for training, and what clients run.
+FORMS = {'NumPy': _in_numpy, 'TensorFlow': _in_tensorflow}

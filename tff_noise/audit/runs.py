@@ -19,8 +19,8 @@ _CHAIN = 'ledger: every entry follows from the one before it, the first from upl
 _ROUNDS = 'ledger: every round of metrics.csv has its releases'
 _ALONE = 'ledger: no sum is over one client, whose value it would show'
 _TOTALS = 'privacy.json: the totals are those of the ledger'
-# `uplink.Disclosure.PER_CLIENT`, as declarations write it.
-_PER_CLIENT = 'per client'
+# Values of which no sum is claimed, as declarations write it (`uplink.Disclosure`).
+_SHOWN = ('per client', 'other clients')
 _CODE = 'uplink.json: is what this code sends'
 
 
@@ -92,7 +92,7 @@ def _rounds(run, entries):
 
 def _alone(entries, declared):
   for entry in entries:
-    shown = [declared[i]['name'] for i in entry.fields if declared[i]['disclosure'] != _PER_CLIENT]
+    shown = [declared[i]['name'] for i in entry.fields if declared[i]['disclosure'] not in _SHOWN]
     if entry.clients == 1 and shown:
       return finding.failed(
           _ALONE, f'in round {entry.round_num} one client sent: {", ".join(shown)}'

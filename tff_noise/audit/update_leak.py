@@ -22,12 +22,12 @@ from scipy import special
 
 from tff_noise import rng
 from tff_noise import types
+from tff_noise.algorithms import parameters
 from tff_noise.audit import arms
-from tff_noise.methods import feddpcont
 from tff_noise.privacy import estimator
 from tff_noise.privacy import mechanism as mechanism_lib
 
-_FLOOR = feddpcont.FedDPContParams().log_floor
+_FLOOR = parameters.FedDPContParams().log_floor
 
 
 def num_local_steps(num_examples: int, training: types.LocalTraining) -> int:

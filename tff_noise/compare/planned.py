@@ -5,8 +5,8 @@ mistake in the grid. A name is deleted here when it works.
 """
 
 METHODS = frozenset({
-    'arfl', 'coteaching', 'dividemix', 'fedlsr', 'fednoro', 'fedrn', 'jointopt', 'lc', 'rhfl',
-    'rofl', 'trevision',
+    'arfl', 'dividemix', 'fedlsr', 'fednoro', 'fedrn', 'jointopt', 'lc', 'rhfl',
+    'trevision',
 })
 
 # Values of flags that exist, by flag.

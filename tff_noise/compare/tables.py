@@ -240,7 +240,8 @@ def costs(results: Sequence[Result], method: str, setting: str) -> Costs:
     label_epsilon = 'none' if epsilon == 'inf' else f'{epsilon:.4g}'
   return Costs(
       seconds=float(np.median([r.summary['seconds_per_round'] for r in found])),
-      up=first.summary['bytes_up'] + first.summary['extra_bytes_up'],
+      # Earlier runs have what was asked besides rounds by itself.
+      up=first.summary['bytes_up'] + first.summary.get('extra_bytes_up', 0),
       down=first.summary['bytes_down'],
       label_epsilon=label_epsilon,
       run_epsilon=str(first.privacy['totals'][0]['epsilon']),

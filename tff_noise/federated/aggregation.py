@@ -8,10 +8,10 @@ import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
 from tff_noise import rng
-from tff_noise.federated import disclosure
 from tff_noise.federated import gaussian_sum
-from tff_noise.federated import uplink
 from tff_noise.privacy import protection as protection_lib
+from tff_noise.uplink import disclosure
+from tff_noise.uplink import uplink
 
 _SUM = 'federated_sum'
 # Of a number that `secure_quantized_sum` sends.
@@ -52,7 +52,7 @@ def weighted_mean() -> Aggregation:
       ),
       scalar=lambda _: tff.aggregators.SumFactory(),
       scalar_fields=lambda s: (
-          _plain_field(s.name, tff.TensorType(s.dtype), s.reason, protection=s.protection),
+          _plain_field(s.name, s.type_spec, s.reason, protection=s.protection),
       ),
   )
 
@@ -92,7 +92,7 @@ def secure_weighted_mean(*, update_bound: float, max_examples: int) -> Aggregati
       ),
       scalar=lambda s: _SecureSumFactory(s.dtype(s.lower).item(), s.dtype(s.upper).item()),
       scalar_fields=lambda s: _secure_fields(
-          s.name, tff.TensorType(s.dtype), s.lower, s.upper, s.reason, s.protection
+          s.name, s.type_spec, s.lower, s.upper, s.reason, s.protection
       ),
   )
 

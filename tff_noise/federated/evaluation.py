@@ -1,7 +1,7 @@
-"""Evaluation of the global model on examples at the server."""
+"""Evaluation of models on examples at the server."""
 
 import collections
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_noise import types
+from tff_noise.clients import loops
 from tff_noise.data import client_data
-from tff_noise.federated import loops
 from tff_noise.models import images
 from tff_noise.models import keras_model
 from tff_noise.models import losses
@@ -48,7 +48,7 @@ def build_evaluation(model: keras_model.KerasModel) -> tff.Computation:
         start = i * _BATCH_SIZE
         labels = examples['y'][start : start + _BATCH_SIZE]
         x = images.read(examples['x'][start : start + _BATCH_SIZE], model.input_shape)
-        logits, _ = network(x, training=False)
+        logits = keras_model.evaluated_logits(model, network(x, training=False))
         hits = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
         correct += tf.reduce_sum(tf.cast(hits, tf.float32))
         loss += losses.cross_entropy(logits, labels) * tf.cast(tf.shape(labels)[0], tf.float32)
@@ -101,3 +101,39 @@ def build_evaluator(
     }
 
   return evaluate
+
+
+def build_evaluators(
+    model: keras_model.KerasModel, sets: Mapping[str, types.Examples]
+) -> dict[str, Callable[[Sequence[tuple[Any, Any]]], Mapping[str, float]]]:
+  """Returns by name what evaluates models on a set: from pairs of model and weights to the mean.
+
+  Args:
+    model: The task's, which weights are of whose model is None.
+    sets: Examples by name.
+  """
+  # With the model, which has its id alone as long as it lives.
+  own = build_evaluation(model)
+  computations = {id(known): (known, own) for known in (None, model)}
+
+  def build(examples):
+    evaluators = {}
+
+    def evaluator(other):
+      key = id(other)
+      if key not in computations:
+        computations[key] = other, build_evaluation(other)
+      if key not in evaluators:
+        evaluators[key] = build_evaluator(computations[key][1], examples)
+      return evaluators[key]
+
+    def evaluate(models):
+      results = [evaluator(other)(weights) for other, weights in models]
+      return {
+          name: float(np.mean([result[name] for result in results]))
+          for name in ('accuracy', 'loss')
+      }
+
+    return evaluate
+
+  return {name: build(examples) for name, examples in sets.items()}

@@ -1,128 +1,24 @@
 """What a federated optimizer is: what it adds to local training, and the server's step.
 
-A method says what a client trains on; a federated optimizer says how the clients' training becomes
-the next global model. `compose.build_round_process` takes one of each. The optimizers themselves
-are in `tff_noise.optimizers`.
+An algorithm says what a client trains on; a federated optimizer says how the clients' training
+becomes the next global model. `computation.train` takes one of each. The optimizers themselves are
+in `tff_noise.optimizers`.
 
-Everything here is a function of TensorFlow values; `compose` puts them into TFF computations.
+Everything here is a function of TensorFlow values; `computation` puts them into TFF computations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_noise import types
-from tff_noise.federated import client_pass
-from tff_noise.federated import uplink
-from tff_noise.models import keras_model
+from tff_noise.clients import program
 
 _Weights = tff.learning.models.ModelWeights
-
-
-class Setting(NamedTuple):
-  """What an optimizer is built for.
-
-  Attributes:
-    model: What is trained.
-    training: How clients train.
-    client_sizes: int64 `[C]`, public numbers of examples.
-    clients_per_round: Cohort size.
-    seed: The experiment's seed.
-  """
-
-  model: keras_model.KerasModel
-  training: types.LocalTraining
-  client_sizes: np.ndarray
-  clients_per_round: int = 1
-  seed: int = 0
-
-
-class StepInputs(NamedTuple):
-  """What a client's rule may look at in each local step.
-
-  Attributes:
-    gradients: Of the method's loss, one for each trainable variable.
-    weights: The variables' values.
-    anchor: Their values at the start of the round.
-    state: The client's optimizer state as it came.
-    received: What the server sent besides the model.
-  """
-
-  gradients: list[tf.Tensor]
-  weights: list[tf.Tensor]
-  anchor: list[tf.Tensor]
-  state: Any
-  received: Any
-
-
-class LocalResult(NamedTuple):
-  """What a client's rule may look at after the last local step.
-
-  Attributes:
-    update: `w_t - w_c`, a structure of the model's weights, the difference of where the client
-      started from and where it ended. Zeros if that is not finite.
-    weights: w_c.
-    steps: int32, the number of local steps.
-    num_examples: float32, n_c; 0 if the update is not finite.
-    loss: float32, the mean training loss of the round.
-    state: The client's optimizer state as it came.
-    received: What the server sent besides the model.
-  """
-
-  update: tff.learning.models.ModelWeights
-  weights: tff.learning.models.ModelWeights
-  steps: tf.Tensor
-  num_examples: tf.Tensor
-  loss: tf.Tensor
-  state: Any
-  received: Any
-
-
-class Sent(NamedTuple):
-  """What a client's rule makes of a `LocalResult`.
-
-  Attributes:
-    update: What is averaged at the server; by default the model update itself.
-    state: The client's new optimizer state; not kept if the update is not finite.
-    sums: A value for each of `ClientRule.sums`.
-    reports: A value for each of `ClientRule.reports`.
-  """
-
-  update: Any
-  state: Any
-  sums: Mapping[str, tf.Tensor] = {}
-  reports: Mapping[str, tf.Tensor] = {}
-
-
-def _send_update(result: LocalResult) -> Sent:
-  return Sent(result.update, result.state)
-
-
-class ClientRule(NamedTuple):
-  """What an optimizer adds to a client's local training; by default nothing.
-
-  Attributes:
-    initial_state: Optimizer state of a client that never took part, as NumPy values; `()` for none.
-    start: From the broadcast weights and the client's optimizer state to the weights that training
-      starts from; None for the broadcast ones.
-    gradients: From `StepInputs` to what is used in place of the gradients, before weight decay;
-      None for the gradients.
-    send: From `LocalResult` to `Sent`.
-    sums: Scalars that `send` adds to the model update, to be summed over clients.
-    reports: Scalars of which the server sees whose they are.
-  """
-
-  initial_state: Any = ()
-  start: Callable[[_Weights, Any], _Weights] | None = None
-  gradients: Callable[[StepInputs], list[tf.Tensor]] | None = None
-  send: Callable[[LocalResult], Sent] = _send_update
-  sums: tuple[uplink.UplinkSum, ...] = ()
-  reports: tuple[uplink.UplinkReport, ...] = ()
 
 
 class ServerInputs(NamedTuple):
@@ -132,9 +28,9 @@ class ServerInputs(NamedTuple):
     weights: w_t.
     update: The mean over clients of what they sent, weighted by their examples; 0 if nobody's
       update was finite.
-    sums: By name: float32 `examples`, those of all clients whose update was finite, and what
-      `ClientRule.sums` sum to. There may be others, for which nothing is promised. Empty where
-      nothing but updates may leave a client.
+    sums: By name: float32 `examples`, those of all clients whose update was finite, and what the
+      sums of the optimizer's client program come to. There may be others, for which nothing is
+      promised. Empty where nothing but updates may leave a client.
   """
 
   weights: tff.learning.models.ModelWeights
@@ -142,8 +38,8 @@ class ServerInputs(NamedTuple):
   sums: Mapping[str, tf.Tensor]
 
 
-class ServerRule(NamedTuple):
-  """The server's step.
+class ServerOptimizer(NamedTuple):
+  """The server's step, from the aggregate to the next model.
 
   Attributes:
     initialize: `( -> state)`.
@@ -162,21 +58,34 @@ def _moved_by_update(inputs: ServerInputs) -> tff.learning.models.ModelWeights:
   return tf.nest.map_structure(tf.subtract, inputs.weights, inputs.update)
 
 
-class Choice(NamedTuple):
-  """How an optimizer chooses among the clients that might take part in a round.
-
-  Candidates are drawn with probabilities proportional to their examples; those with the largest
-  losses take part.
+class Sampler(NamedTuple):
+  """How an optimizer chooses who takes part in a round, where that is no uniform draw.
 
   Attributes:
-    ratio: d/m, candidates for each client that takes part, at least 1.
-    poll: Asks candidates, whose `local` is the number of the round, for their `loss` under the
-      global model; None to take what each reported
-      (`ClientRule.reports` has `loss`) when it last took part, and first those that never did.
+    choose: From (what an algorithm can do with clients, the state, int64 the ids of those that may
+      take part, how many are to) to the ids of those that do, ascending.
+    records: By name, first values of what it remembers, see `State.records`.
+    observe: From the records, the cohort and what it reported in the round to the next records.
+    computations: What it asks clients.
   """
 
-  ratio: float
-  poll: client_pass.ClientPass | None
+  choose: Callable[[Any, Any, np.ndarray, int], np.ndarray]
+  records: Mapping[str, np.ndarray] = {}
+  observe: Callable[..., Mapping[str, np.ndarray]] = lambda records, cohort, reports: records
+  computations: tuple[Any, ...] = ()
+
+
+class Restriction(NamedTuple):
+  """How a server goes on with some of its clients alone, of whom it remembers a mean.
+
+  Attributes:
+    own: Name of what clients keep whose mean over them the server has, weighted by their examples.
+    apply: From the server's state, that mean and float32, the examples of the clients that go on,
+      to the next state; in NumPy, between rounds.
+  """
+
+  own: str
+  apply: Callable[[Any, Any, np.float32], Any]
 
 
 class FederatedOptimizer(NamedTuple):
@@ -184,34 +93,36 @@ class FederatedOptimizer(NamedTuple):
 
   Attributes:
     server: The server's step.
-    client: What it adds to local training.
+    client: What it adds to local training; no loss.
     combine: From updates, float32 `[k, P]`, and weights, `[k]`, to what takes the place of their
       mean, `[P]`; needs to see single updates. None for the mean.
     client_model: From `ServerInputs` of one client alone to its local model, for a server that
       compares models; None where clients never send a whole one.
-    restrict: From the server's state, the optimizer states of the clients that go on, and their
-      numbers of examples to the state in which the server goes on with them alone; None where it
-      remembers nothing of single clients. In NumPy, between rounds.
-    choice: Who takes part; None for a uniform draw.
-    evaluated: From the server's weights and all clients' optimizer states to the weights that are
-      evaluated; None for the server's. In NumPy, like `own_models`.
+    restriction: None where the server remembers nothing of single clients.
+    sampler: Who takes part; None for a uniform draw.
+    evaluated: From the server's weights and what each client keeps, by name, to the weights that
+      are evaluated; None for the server's. In NumPy, like `own_models`: a simulation can look.
     own_models: The same, to the weights of the clients that have a model of their own; None where
       they have none.
+    name: Two computations of an algorithm whose optimizers have one name share the server's state.
+    rebuild: From a `task.Task` to the same optimizer for it; None where nobody says how.
   """
 
-  server: ServerRule
-  client: ClientRule = ClientRule()
+  server: ServerOptimizer
+  client: program.ClientProgram = program.ClientProgram()
   combine: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
   client_model: Callable[[ServerInputs], tff.learning.models.ModelWeights] | None = _moved_by_update
-  restrict: Callable[[Any, list[Any], np.ndarray], Any] | None = None
-  choice: Choice | None = None
-  evaluated: Callable[[_Weights, tuple[Any, ...]], _Weights] | None = None
-  own_models: Callable[[_Weights, tuple[Any, ...]], list[_Weights]] | None = None
+  restriction: Restriction | None = None
+  sampler: Sampler | None = None
+  evaluated: Callable[[_Weights, Sequence[Mapping[str, Any]]], _Weights] | None = None
+  own_models: Callable[[_Weights, Sequence[Mapping[str, Any]]], list[_Weights]] | None = None
+  name: str = 'fedavg'
+  rebuild: Callable[[Any], FederatedOptimizer] | None = None
 
 
 def apply_update(
     optimizer: tff.learning.optimizers.Optimizer, weights_type: tff.StructWithPythonType
-) -> ServerRule:
+) -> ServerOptimizer:
   """A step of `optimizer` on the trainable weights; batch statistics are averaged past it.
 
   The mean update is `sum_c p_c (w_t - w_c)`, a gradient for the server's optimizer; with SGD of
@@ -229,7 +140,7 @@ def apply_update(
     state, trainable = optimizer.next(state, inputs.weights.trainable, inputs.update.trainable)
     return state, tff.learning.models.ModelWeights(trainable, averaged_statistics(inputs))
 
-  return ServerRule(lambda: optimizer.initialize(specs), step)
+  return ServerOptimizer(lambda: optimizer.initialize(specs), step)
 
 
 def averaged_statistics(inputs: ServerInputs) -> list[tf.Tensor]:
@@ -245,16 +156,3 @@ def fed_avg(
   """FedAvg (McMahan et al. 2017): `w_{t+1} = w_t + alpha_g * sum_c p_c (w_c - w_t)`."""
   step = tff.learning.optimizers.build_sgdm(server_learning_rate)
   return FederatedOptimizer(apply_update(step, weights_type))
-
-
-def mean_state(states: list[Any], sizes: np.ndarray) -> Any:
-  """Returns the mean of clients' optimizer states, weighted by their examples; in NumPy.
-
-  Args:
-    states: Structures of arrays.
-    sizes: int64, numbers of examples, at least 1 in all.
-  """
-  share = (sizes / sizes.sum()).astype(np.float32)
-  return tf.nest.map_structure(
-      lambda *values: sum(p * np.asarray(v) for p, v in zip(share, values, strict=True)), *states
-  )

@@ -17,47 +17,47 @@ import tensorflow_federated as tff
 
 from tff_noise import rng
 from tff_noise.federated import optimizer as optimizer_lib
-from tff_noise.federated import per_client
-from tff_noise.federated import uplink
+from tff_noise.uplink import per_client
+from tff_noise.uplink import uplink
 
 _UPDATE, _WEIGHT = 'update', 'weight'
-# What is reported of the judgement, beside the clients' own reports.
+# What is reported of the selection, beside the clients' own reports.
 SCORE, KEPT = 'score', 'kept'
 
 
-class JudgeInputs(NamedTuple):
-  """What a judge may look at; clients in ascending order of their ids.
+class SelectorInputs(NamedTuple):
+  """What a selector may look at; clients in ascending order of their ids.
 
   Attributes:
     model: From i to the weights of the i-th client's model, `tff.learning.models.ModelWeights`.
     num_clients: int32, k.
-    reports: `[k]` by name, what the clients reported, see `client_work.ClientWork.reports`.
-    held: What the server holds, or `()`.
+    reports: `[k]` by name, what the clients reported, see `ClientProgram.reports`.
+    server_data: What the server holds, or `()`.
   """
 
   model: Callable[[tf.Tensor], tff.learning.models.ModelWeights]
   num_clients: tf.Tensor
   reports: Mapping[str, tf.Tensor]
-  held: Any
+  server_data: Any
 
 
-class Judge(NamedTuple):
+class Selector(NamedTuple):
   """Tells the server whose contributions of a round to use: the best few.
 
   Attributes:
     build_score: Run once in the server's computation, where it may build Keras models; returns a
-      function from `JudgeInputs` to float32 `[k]`, higher for better.
+      function from `SelectorInputs` to float32 `[k]`, higher for better.
     keep: m, how many of the best are used; fewer if fewer are finite. Ties are broken at random,
       anew in each round.
     reason: Why the server needs to see single models.
-    held_type: TFF type of what the server holds to judge by, such as clean examples; None for
-      nothing.
+    server_data_type: TFF type of what the server compares models on, such as clean examples; None
+      for nothing.
   """
 
-  build_score: Callable[[], Callable[[JudgeInputs], tf.Tensor]]
+  build_score: Callable[[], Callable[[SelectorInputs], tf.Tensor]]
   keep: int
   reason: str
-  held_type: tff.Type | None = None
+  server_data_type: tff.Type | None = None
 
 
 class Decision(NamedTuple):
@@ -65,7 +65,7 @@ class Decision(NamedTuple):
 
   Attributes:
     inputs: Of the server's step.
-    reports: `[k]` by name: `client`, what the clients reported, and, where somebody judged,
+    reports: `[k]` by name: `client`, what the clients reported, and, where a selector was asked,
       float32 `score` and bool `kept`.
   """
 
@@ -84,8 +84,8 @@ def row_type(
           (per_client.CLIENT, np.int32),
           (_UPDATE, tff.TensorType(np.float32, (_size(update_type),))),
           (_WEIGHT, np.float32),
-          *((s.name, s.dtype) for s in sums),
-          *((r.name, r.dtype) for r in reports),
+          *((s.name, s.type_spec) for s in sums),
+          *((r.name, r.type_spec) for r in reports),
       ])
   )
 
@@ -106,7 +106,7 @@ def decide(
     rows: Mapping[str, tf.Tensor],
     *,
     weights: tff.learning.models.ModelWeights,
-    update_like: Any,
+    update_type: tff.Type,
     optimizer: optimizer_lib.FederatedOptimizer,
     keep: Callable[..., tuple[tf.Tensor, tf.Tensor]] | None,
 ) -> Decision:
@@ -115,7 +115,7 @@ def decide(
   Args:
     rows: As `per_client.collect` gives them.
     weights: w_t.
-    update_like: A value of the type of an update, for its structure.
+    update_type: TFF type of an update.
     optimizer: Whose update this is, and how rows are combined.
     keep: From `best_of`; None to use all.
   """
@@ -126,9 +126,9 @@ def decide(
   reports = {name: v for name, v in rows.items() if name not in given}
 
   def inputs_of(update, used):
-    totals = {name: tf.reduce_sum(tf.where(used, v, tf.zeros_like(v))) for name, v in sums.items()}
+    totals = {name: tf.reduce_sum(_where(used, v), axis=0) for name, v in sums.items()}
     totals['examples'] = tf.reduce_sum(tf.where(used, rows[_WEIGHT], 0.0))
-    return optimizer_lib.ServerInputs(weights, unflatten(update, update_like), totals)
+    return optimizer_lib.ServerInputs(weights, unflatten(update, update_type), totals)
 
   def model(i):
     alone = tf.equal(tf.range(tf.shape(finite)[0]), i)
@@ -146,29 +146,35 @@ def decide(
   return Decision(inputs_of(update, used), shown)
 
 
+def _where(used, rows):
+  """The rows that are used, the others 0."""
+  of_row = tf.reshape(used, [-1] + [1] * (rows.shape.rank - 1))
+  return tf.where(of_row, rows, tf.zeros_like(rows))
+
+
 def best_of(
-    judge: Judge,
-    score: Callable[[JudgeInputs], tf.Tensor],
-    held: Any,
+    selector: Selector,
+    score: Callable[[SelectorInputs], tf.Tensor],
+    server_data: Any,
     round_num: tf.Tensor,
     seed: int,
 ) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
   """Returns what tells the clients' scores and which of them are used.
 
   Args:
-    judge: Who judges.
+    selector: Who selects.
     score: From its `build_score`.
-    held: What it judges by.
+    server_data: What it compares models on.
     round_num: For what is random.
     seed: Likewise.
   """
 
   def keep(model, clients, finite, reports):
-    scores = score(JudgeInputs(model, tf.shape(clients)[0], reports, held))
+    scores = score(SelectorInputs(model, tf.shape(clients)[0], reports, server_data))
     # Not a number is no reason to be used, not even where places are left.
     usable = finite & tf.math.is_finite(scores)
     scores = tf.where(usable, scores, -np.inf)
-    return scores, usable & _best(scores, judge.keep, clients, round_num, seed)
+    return scores, usable & _best(scores, selector.keep, clients, round_num, seed)
 
   return keep
 
@@ -221,8 +227,9 @@ def median(updates: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
   return tf.cond(count > 0, middle, lambda: tf.reduce_sum(rows, axis=0))
 
 
-def unflatten(flat: tf.Tensor, like: Any) -> Any:
-  """Returns float32 `[P]` in the structure and shapes of `like`."""
+def unflatten(flat: tf.Tensor, type_spec: tff.Type) -> Any:
+  """Returns float32 `[P]` as a value of `type_spec`."""
+  like = tff.types.structure_from_tensor_type_tree(lambda t: t, type_spec)
   leaves = tf.nest.flatten(like)
   parts = tf.split(flat, [int(np.prod(t.shape)) for t in leaves])
   return tf.nest.pack_sequence_as(

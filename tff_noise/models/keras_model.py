@@ -3,13 +3,16 @@
 TFF's `functional_model_from_keras` refuses batch norm and never updates non-trainable weights. Here
 the model is rebuilt from its Keras config inside each computation, its variables are assigned
 from the broadcast weights and updated in place, and *all* weights, moving statistics included,
-come back. Group norm and batch norm models take the same path.
+come back. Group norm and batch norm models take the same path, and so do several networks that are
+trained together (`several`) and variables beside the network (`with_variables`): they are one
+structure of weights, about which servers, optimizers, DP, secure sums and checkpoints need not
+know.
 
 A Keras model that was built before but never called is invalidated when another is built inside
 a TFF computation (Keras 2.14 forgets the graph it belongs to): keep the `KerasModel` instead.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,42 +22,61 @@ import tensorflow_federated as tff
 from tff_noise import rng
 from tff_noise.data import client_data
 
+# Which prediction of several networks is evaluated: the first one's, the mean of their
+# probabilities, or the softmax of the sum of their logits.
+COMBINATIONS = ('first', 'mean_probability', 'sum_logits')
+
+# The layer that holds what `with_variables` puts beside a network.
+VARIABLES = 'variables'
+_NETWORK = 'network_'
+
 
 class KerasModel(NamedTuple):
   """A Keras model as TFF needs it: a recipe, and the types of what goes in and out.
 
   Attributes:
-    config: The model's Keras config; outputs are `[logits, features]`.
+    config: The model's Keras config; outputs are `[logits, features]`, of each network in turn.
     num_classes: K, the last dimension of the logits.
+    num_features: d, the last dimension of the features.
     weights_type: TFF type of `tff.learning.models.ModelWeights`.
     data_type: TFF type of one client's data, see `client_data.client_dataset`.
     input_shape: Of one example as the model takes it.
+    combination: Of several networks one of `COMBINATIONS`.
+    draws: Of several networks, what tells their draws of initial weights apart: two with the same
+      text start equal, and one with '' as the network would alone.
   """
 
   config: dict[str, Any]
   num_classes: int
+  num_features: int
   weights_type: tff.StructWithPythonType
   data_type: tff.SequenceType
   input_shape: tuple[int, ...]
+  combination: str = 'first'
+  draws: tuple[str, ...] = ()
 
 
-def from_keras(model: tf.keras.Model, *, image_files: bool = False) -> KerasModel:
+def from_keras(
+    model: tf.keras.Model, *, image_files: bool = False, combination: str = 'first'
+) -> KerasModel:
   """Describes `model`, which maps a batch to `[logits, features]`.
 
   Args:
-    model: A functional Keras model with one input and two outputs, float `[b, K]` and `[b, d]`.
-      Custom layers must be registered with `tf.keras.saving.register_keras_serializable`.
+    model: A functional Keras model with one input and two outputs, float `[b, K]` and `[b, d]`, or
+      two for each of several networks, see `several`. Custom layers must be registered with
+      `tf.keras.saving.register_keras_serializable`.
     image_files: Whether clients hold paths of image files, which are read in their computation.
+    combination: Which prediction of several networks is evaluated, see `COMBINATIONS`.
 
   Raises:
-    ValueError: If the model has not one input and two outputs of these ranks.
+    ValueError: If the model has not one input and outputs of these ranks.
   """
-  if len(model.inputs) != 1 or len(model.outputs) != 2:
+  if len(model.inputs) != 1 or not model.outputs or len(model.outputs) % 2:
     raise ValueError(
         'Expected a model with one input and the outputs [logits, features], found '
         f'{len(model.inputs)} inputs and {len(model.outputs)} outputs.'
     )
-  logits, features = model.outputs
+  logits, features = model.outputs[:2]
   if len(logits.shape) != 2 or len(features.shape) != 2:
     raise ValueError(
         f'Expected logits [b, K] and features [b, d], found {logits.shape} and {features.shape}.'
@@ -68,6 +90,7 @@ def from_keras(model: tf.keras.Model, *, image_files: bool = False) -> KerasMode
   return KerasModel(
       model.get_config(),
       logits.shape[-1],
+      features.shape[-1],
       tff.to_type(
           tff.learning.models.ModelWeights(
               trainable=[_variable_type(v) for v in model.trainable_variables],
@@ -76,7 +99,126 @@ def from_keras(model: tf.keras.Model, *, image_files: bool = False) -> KerasMode
       ),
       data_type,
       input_shape,
+      combination,
   )
+
+
+def several(
+    model: KerasModel, copies: int, combination: str, *, equal: bool = False
+) -> KerasModel:
+  """Returns a model of several networks of one architecture, each with initial weights of its own.
+
+  Its weights are those of the networks, one after another; steps see a list of logits and one of
+  features. The first network starts as it would alone.
+
+  Args:
+    model: Of one network.
+    copies: How many, at least 1.
+    combination: What is evaluated, see `COMBINATIONS`.
+    equal: Whether all networks start with the same weights.
+
+  Raises:
+    ValueError: If there is no such combination.
+  """
+  if combination not in COMBINATIONS:
+    raise ValueError(f'combination must be one of {", ".join(COMBINATIONS)}, got {combination!r}')
+  network = build_zeros(model)
+  pixels = tf.keras.Input(network.inputs[0].shape[1:], dtype=network.inputs[0].dtype)
+  outputs = []
+  for i in range(copies):
+    config = {**model.config, 'name': f'{_NETWORK}{i}'}
+    outputs += tf.keras.Model.from_config(config)(pixels)
+  together = from_keras(tf.keras.Model(pixels, outputs), combination=combination)
+  return together._replace(
+      data_type=model.data_type,
+      draws=tuple('' if equal or i == 0 else f'/{_NETWORK}{i}' for i in range(copies)),
+  )
+
+
+def networks_of(model: KerasModel, network: tf.keras.Model) -> list[tf.keras.Model]:
+  """Returns the networks that `network`, built from `model`, is made of: itself if it is one."""
+  if not model.draws:
+    return [network]
+  return [network.get_layer(f'{_NETWORK}{i}') for i in range(len(model.draws))]
+
+
+def with_variables(model: KerasModel, initial: Mapping[str, np.ndarray]) -> KerasModel:
+  """Returns the model with further trainable variables, which the network does not use.
+
+  They are trained, averaged and saved as all weights are; a loss finds them in `Step.variables`.
+
+  Args:
+    model: Of one network.
+    initial: float32 by name, what the variables are at first.
+  """
+  network = build_zeros(model)
+  values = {name: np.asarray(value, np.float32).tolist() for name, value in initial.items()}
+  logits, features = network.outputs
+  beside = tf.keras.Model(
+      network.inputs, [logits, _Beside(values, name=VARIABLES)(features)]
+  )
+  # The network's own initialisers, which `build_zeros` took away, are in its config.
+  config = _with_layers_of(beside.get_config(), model.config)
+  described = from_keras(beside, combination=model.combination)
+  return described._replace(config=config, data_type=model.data_type)
+
+
+def _with_layers_of(config, original):
+  layers = {layer['name']: layer for layer in original['layers']}
+  return {
+      **config,
+      'layers': [
+          {**layer, 'config': layers[layer['name']]['config']} if layer['name'] in layers else layer
+          for layer in config['layers']
+      ],
+  }
+
+
+@tf.keras.saving.register_keras_serializable(package='tff_noise')
+class _Beside(tf.keras.layers.Layer):
+  """Hands its input on, and has variables for the loss."""
+
+  def __init__(self, values, **kwargs):
+    super().__init__(**kwargs)
+    self._values = values
+    self.by_name = {
+        name: self.add_weight(
+            name=name, shape=np.shape(value), initializer=tf.constant_initializer(value)
+        )
+        for name, value in values.items()
+    }
+
+  def call(self, inputs):
+    return tf.identity(inputs)
+
+  def get_config(self):
+    return {**super().get_config(), 'values': self._values}
+
+
+def variables_of(network: tf.keras.Model) -> Mapping[str, tf.Variable]:
+  """Returns what `with_variables` put beside a network, by name."""
+  for layer in network.layers:
+    if isinstance(layer, _Beside):
+      return layer.by_name
+  return {}
+
+
+def outputs_of(outputs: list[tf.Tensor]) -> tuple[Any, Any]:
+  """Returns logits and features of what a network gave: tensors, of several networks lists."""
+  if len(outputs) == 2:
+    return outputs[0], outputs[1]
+  return list(outputs[::2]), list(outputs[1::2])
+
+
+def evaluated_logits(model: KerasModel, outputs: list[tf.Tensor]) -> tf.Tensor:
+  """Returns float32 `[b, K]`, what a model is evaluated by, see `COMBINATIONS`."""
+  logits = outputs[::2]
+  if len(logits) == 1 or model.combination == 'first':
+    return logits[0]
+  if model.combination == 'sum_logits':
+    return tf.add_n(logits)
+  log_p = tf.stack([tf.nn.log_softmax(z) for z in logits])
+  return tf.reduce_logsumexp(log_p, axis=0) - np.log(len(logits))
 
 
 def _variable_type(variable):
@@ -112,10 +254,16 @@ def build_zeros(model: KerasModel) -> tf.keras.Model:
 
 def build_seeded(model: KerasModel, seed: int) -> tf.keras.Model:
   """Builds the Keras model with each random initialiser seeded from (seed, its place)."""
+  # Layer 0 is the input.
+  inside = {f'/layers/{i}/config': draw for i, draw in enumerate(model.draws, 1)}
 
   def seeded(initializer, path):
     if 'seed' not in initializer.get('config', {}):
       return initializer
+    for prefix, draw in inside.items():
+      if path.startswith(prefix + '/'):
+        path = draw + path.removeprefix(prefix)
+        break
     value = rng.integer(seed, 'initializer ' + path)
     return {**initializer, 'config': {**initializer['config'], 'seed': value}}
 

@@ -1,7 +1,8 @@
 """Losses, as pure functions of logits and labels.
 
-Each returns the mean over the batch, float32 `[]`; logits are float32 `[b, K]`. What `l` stands for
-in the papers' equations is `types.CrossEntropy`: plain, or smoothed and tempered as in ClipFL.
+Each but `example_losses` returns the mean over the batch, float32 `[]`; logits are float32
+`[b, K]`. What `l` stands for in the papers' equations is `types.CrossEntropy`: plain, or smoothed
+and tempered as in ClipFL.
 """
 
 import math
@@ -11,21 +12,30 @@ import tensorflow as tf
 from tff_noise import types
 
 _PLAIN = types.CrossEntropy()
+# A q that float32 rounds to 0 would make 0 / 0 of the generalised cross-entropy; long before, it is
+# the cross-entropy to the last digit.
+_SMALLEST_Q = 1e-30
 
 
-def _class_losses(logits, form):
-  """float32 `[b, K]`, the loss of every possible label.
-
-  `l(k) = -(1 - s) log p_k - (s / K) sum_j log p_j` with `p = softmax(z / T)`, or, of labels that
-  were flipped, `(a - b) softmax(z / T) + b`.
-  """
+def _log_probabilities(logits, form):
+  """float32 `[b, K]`, log p: `p = softmax(z / T)`; of labels that were flipped `(a - b) p + b`."""
   log_p = tf.nn.log_softmax(logits / form.temperature)
   if form.keep_probability < 1:
     other = (1 - form.keep_probability) / (logits.shape[-1] - 1)
     log_p = tf.math.log((form.keep_probability - other) * tf.exp(log_p) + other)
+  return log_p
+
+
+def _smoothed(values, form):
+  """float32 `[b, K]`, `(1 - s) l(k) + (s / K) sum_j l(j)` of the losses l of every label."""
   s = form.label_smoothing
-  values = -(1 - s) * log_p - s * tf.reduce_mean(log_p, axis=1, keepdims=True)
+  values = (1 - s) * values + s * tf.reduce_mean(values, axis=1, keepdims=True)
   return values * _gradient_scale(form)
+
+
+def _class_losses(logits, form):
+  """float32 `[b, K]`, the loss of every possible label."""
+  return _smoothed(-_log_probabilities(logits, form), form)
 
 
 def _gradient_scale(form):
@@ -33,8 +43,10 @@ def _gradient_scale(form):
   return form.temperature**2 if form.temperature_reading == 'rescale' else 1.0
 
 
-def _example_losses(logits, labels, form):
-  """float32 `[b]`, the loss of the given labels."""
+def example_losses(
+    logits: tf.Tensor, labels: tf.Tensor, form: types.CrossEntropy = _PLAIN
+) -> tf.Tensor:
+  """float32 `[b]`, `l(logits, label)` of each example, for labels int32 `[b]`."""
   if form.label_smoothing == 0 and form.temperature == form.keep_probability == 1:
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
   return tf.gather(_class_losses(logits, form), labels, axis=1, batch_dims=1)
@@ -44,7 +56,28 @@ def cross_entropy(
     logits: tf.Tensor, labels: tf.Tensor, form: types.CrossEntropy = _PLAIN
 ) -> tf.Tensor:
   """Mean of `l(logits, label)` for labels int32 `[b]`."""
-  return tf.reduce_mean(_example_losses(logits, labels, form))
+  return tf.reduce_mean(example_losses(logits, labels, form))
+
+
+def generalised_cross_entropy(
+    logits: tf.Tensor, labels: tf.Tensor, *, q: float, form: types.CrossEntropy = _PLAIN
+) -> tf.Tensor:
+  """Mean of `L_q = (1 - p_y^q) / q` (Zhang and Sabuncu 2018): GCE.
+
+  `q -> 0` is cross-entropy, `q = 1` is `1 - p_y`, half the mean absolute error. The gradient is
+  that of cross-entropy times p_y^q. It is computed from log p_y, as `-expm1(q log p_y) / q`: a
+  power of a p_y that float32 rounds to 0 has the gradient `0 * inf`, and for small q the difference
+  from 1 has no digits.
+
+  Args:
+    logits: float32 `[b, K]`.
+    labels: int32 `[b]`, y.
+    q: In (0, 1].
+    form: What p is, and whether labels are smoothed: `-log p` in its l is replaced by L_q.
+  """
+  q = max(q, _SMALLEST_Q)
+  values = _smoothed(-tf.math.expm1(q * _log_probabilities(logits, form)) / q, form)
+  return tf.reduce_mean(tf.gather(values, labels, axis=1, batch_dims=1))
 
 
 def contrastive_cross_entropy(
@@ -70,8 +103,8 @@ def contrastive_cross_entropy(
     floor: Smallest probability of y' that is still pushed down.
     form: What l is.
   """
-  attraction = _example_losses(logits, labels, form)
-  repulsion = _example_losses(logits, contrast, form)
+  attraction = example_losses(logits, labels, form)
+  repulsion = example_losses(logits, contrast, form)
   return tf.reduce_mean(attraction - weight * tf.minimum(repulsion, -math.log(floor)))
 
 

@@ -39,11 +39,12 @@ def load(model: keras_model.KerasModel, path: str, seed: int) -> LoadedWeights:
   """Returns the initial weights of `model`, those the file holds being the file's.
 
   Args:
-    model: The model.
+    model: The model. Of several networks each gets what the file holds; but those that start from
+      a draw of their own keep their own heads, or they would be one network several times.
     path: A Keras H5 file (of `save_weights` or `save`, or a published `keras.applications` file
       without top), or the prefix of a checkpoint (of `tf.train.Checkpoint(model=...)` or
       `save_weights`). Layers are found by name; in a `.weights.h5` file, which has no names, as
-      the n-th of their class.
+      the n-th of their class. Variables beside a network may be missing.
     seed: Of the head where the file has none, or one of other classes: as
       `keras_model.build_initial_weights` gives it.
 
@@ -52,16 +53,27 @@ def load(model: keras_model.KerasModel, path: str, seed: int) -> LoadedWeights:
       head differs from the model's in name or shape.
   """
   network = keras_model.build_seeded(model, seed)
+  num_layers = 0
+  for part, draw in zip(keras_model.networks_of(model, network), model.draws or ('',), strict=True):
+    num_layers += _load(part, path, skipped=(_HEAD,) if draw else ())
+  return LoadedWeights(
+      tf.nest.map_structure(lambda value: value.numpy(), keras_model.read(network)), num_layers
+  )
+
+
+def _load(network, path, skipped):
+  """Assigns what a file holds to one network; returns how many layers it was."""
   layers = {layer.name: layer for layer in network.layers if layer.weights}
   found = _read(path, layers)
   _check_fit(path, layers, found)
-  loaded = [name for name in layers if _shapes(layers[name].weights) == _shapes(found.get(name))]
+  loaded = [
+      name for name in layers
+      if name not in skipped and _shapes(layers[name].weights) == _shapes(found.get(name))
+  ]
   for name in loaded:
     for variable, value in zip(layers[name].weights, found[name], strict=True):
       variable.assign(value.astype(variable.dtype.as_numpy_dtype))
-  return LoadedWeights(
-      tf.nest.map_structure(lambda value: value.numpy(), keras_model.read(network)), len(loaded)
-  )
+  return len(loaded)
 
 
 def _shapes(arrays):
@@ -78,6 +90,8 @@ def _check_fit(path, layers, found):
   for name in [*layers, *found]:
     ours = _shapes(layers[name].weights) if name in layers else None
     theirs = _shapes(found.get(name))
+    if name == keras_model.VARIABLES and theirs is None:
+      continue  # They stay as they are.
     if ours != theirs and not (name == _HEAD and _differs_in_classes_only(ours, theirs)):
       raise types.UsageError(
           f'weights file {path} does not fit the model: layer {name} {_describe(theirs)} in the '

@@ -17,90 +17,39 @@ statistics are averaged past the optimizer. A round in which nobody had a finite
 nothing: by m alone the server would move on.
 """
 
-from __future__ import annotations
-
 import collections
-import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tff_noise import params as params_lib
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_noise.federated import optimizer
+from tff_noise.federated import task as task_lib
 from tff_noise.optimizers import empty_round
-from tff_noise.optimizers import spec
-
-if TYPE_CHECKING:
-  import tensorflow as tf
-
-  from tff_noise.federated import optimizer
+from tff_noise.optimizers import parameters
 
 
-@dataclasses.dataclass(frozen=True)
-class FedAdamParams:
-  """Parameters of FedAdam and FedYogi.
-
-  Attributes:
-    server_learning_rate: eta, positive.
-    beta1: Decay of the first moment, in [0, 1).
-    beta2: Decay of the second moment, in [0, 1).
-    tau: Adaptivity, positive: smaller adapts more.
-  """
-
-  server_learning_rate: float = 0.01
-  beta1: float = 0.9
-  beta2: float = 0.99
-  tau: float = 0.001
-
-  def __post_init__(self):
-    params_lib.require_positive(self, 'server_learning_rate', 'tau')
-    params_lib.require_share(self, 'beta1', 'beta2')
-
-
-@dataclasses.dataclass(frozen=True)
-class FedAdagradParams:
-  """Parameters of FedAdagrad.
-
-  Attributes:
-    server_learning_rate: eta, positive.
-    beta1: Decay of the first moment, in [0, 1); 0 as Adagrad has none.
-    tau: Adaptivity, positive: smaller adapts more.
-  """
-
-  server_learning_rate: float = 0.01
-  beta1: float = 0.0
-  tau: float = 0.001
-
-  def __post_init__(self):
-    params_lib.require_positive(self, 'server_learning_rate', 'tau')
-    params_lib.require_share(self, 'beta1')
-
-
-def _adam(v: tf.Tensor, squared: tf.Tensor, params: FedAdamParams) -> tf.Tensor:
+def _adam(v: tf.Tensor, squared: tf.Tensor, params: parameters.FedAdamParams) -> tf.Tensor:
   return params.beta2 * v + (1 - params.beta2) * squared
 
 
-def _yogi(v: tf.Tensor, squared: tf.Tensor, params: FedAdamParams) -> tf.Tensor:
-  import tensorflow as tf
-
+def _yogi(v: tf.Tensor, squared: tf.Tensor, params: parameters.FedAdamParams) -> tf.Tensor:
   return v - (1 - params.beta2) * squared * tf.sign(v - squared)
 
 
-def _adagrad(v: tf.Tensor, squared: tf.Tensor, params: FedAdagradParams) -> tf.Tensor:
+def _adagrad(v: tf.Tensor, squared: tf.Tensor, params: parameters.FedAdagradParams) -> tf.Tensor:
   del params  # Nothing decays.
   return v + squared
 
 
-def _build(
+def _build_with(
     second_moment: Callable[[tf.Tensor, tf.Tensor, Any], tf.Tensor],
-) -> Callable[[optimizer.Setting, Any], optimizer.FederatedOptimizer]:
+) -> Callable[[task_lib.Task, Any], optimizer.FederatedOptimizer]:
   """Returns what builds the optimizer whose v_t is `second_moment(v_{t-1}, Delta_t^2, params)`."""
 
-  def build(setting, params):
-    import tensorflow as tf
-    import tensorflow_federated as tff
-
-    from tff_noise.federated import optimizer
-
-    shapes = [t.shape for t in setting.model.weights_type.trainable]
+  def build(task, params):
+    shapes = [t.shape for t in task.model.weights_type.trainable]
 
     def initialize():
       return collections.OrderedDict(
@@ -123,33 +72,11 @@ def _build(
           inputs, (collections.OrderedDict(m=m, v=v), weights), (state, inputs.weights)
       )
 
-    return optimizer.FederatedOptimizer(optimizer.ServerRule(initialize, step))
+    return optimizer.FederatedOptimizer(optimizer.ServerOptimizer(initialize, step))
 
   return build
 
 
-_PAPER = 'Reddi et al., ICLR 2021'
-
-FED_ADAM = spec.OptimizerSpec(
-    name='fedadam',
-    title='Adam at the server',
-    paper=_PAPER,
-    params=FedAdamParams,
-    build=_build(_adam),
-)
-
-FED_YOGI = spec.OptimizerSpec(
-    name='fedyogi',
-    title='Yogi at the server',
-    paper=_PAPER,
-    params=FedAdamParams,
-    build=_build(_yogi),
-)
-
-FED_ADAGRAD = spec.OptimizerSpec(
-    name='fedadagrad',
-    title='Adagrad at the server',
-    paper=_PAPER,
-    params=FedAdagradParams,
-    build=_build(_adagrad),
-)
+fed_adam = _build_with(_adam)
+fed_yogi = _build_with(_yogi)
+fed_adagrad = _build_with(_adagrad)

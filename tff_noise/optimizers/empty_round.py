@@ -1,11 +1,10 @@
 """Rounds in which no client had a finite update: the server stands still."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
+import tensorflow as tf
 
-if TYPE_CHECKING:
-  from tff_noise.federated import optimizer
+from tff_noise.federated import optimizer
 
 
 def unless_empty(inputs: optimizer.ServerInputs, new: Any, old: Any) -> Any:
@@ -18,8 +17,6 @@ def unless_empty(inputs: optimizer.ServerInputs, new: Any, old: Any) -> Any:
     new: The result of the server's step, a structure of tensors.
     old: What it was before.
   """
-  import tensorflow as tf
-
   if 'examples' not in inputs.sums:
     return new  # Under client-level noise nobody may know.
   # Half an example: the sum may have been quantised.

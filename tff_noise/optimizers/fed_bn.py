@@ -12,28 +12,22 @@ mean of the clients' normalisation layers, and at the end each client's own mode
 test set.
 """
 
-from __future__ import annotations
-
 import collections
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
 
 from tff_noise import types
-from tff_noise.optimizers import spec
+from tff_noise.clients import program
+from tff_noise.federated import optimizer
+from tff_noise.federated import task as task_lib
+from tff_noise.models import keras_model
+from tff_noise.optimizers import parameters
 
-if TYPE_CHECKING:
-  import tensorflow_federated as tff
-
-  from tff_noise.federated import optimizer
-  from tff_noise.models import keras_model
-
-
-@dataclasses.dataclass(frozen=True)
-class FedBNParams:
-  """FedBN has no parameters."""
+_NORMS = 'fedbn_norms'
 
 
 class NormPlaces(NamedTuple):
@@ -56,10 +50,6 @@ def norm_places(model: keras_model.KerasModel) -> NormPlaces:
   Raises:
     types.UsageError: If the model has no such layer.
   """
-  import tensorflow as tf
-
-  from tff_noise.models import keras_model
-
   network = keras_model.build_zeros(model)
   kinds = (
       tf.keras.layers.BatchNormalization,
@@ -114,27 +104,24 @@ def _others(
   )
 
 
-def _build(setting: optimizer.Setting, params: FedBNParams) -> optimizer.FederatedOptimizer:
-  import tensorflow as tf
-
-  from tff_noise.federated import optimizer
-
+def build(task: task_lib.Task, params: parameters.FedBNParams) -> optimizer.FederatedOptimizer:
+  """Clients keep their normalisation layers; the server averages the rest."""
   del params  # There are none.
-  places = norm_places(setting.model)
-  weights_type = setting.model.weights_type
+  places = norm_places(task.model)
+  weights_type = task.model.weights_type
 
   def keep_if(condition, new, old):
     return tf.nest.map_structure(lambda a, b: tf.where(condition, a, b), new, old)
 
-  def start(weights, state):
-    own = {name: state[name] for name in ('trainable', 'non_trainable')}
-    return keep_if(state['seen'], _put(places, weights, own), weights)
+  def start(client):
+    own = client.own[_NORMS]
+    return keep_if(own['seen'], _put(places, client.weights, own), client.weights)
 
-  def send(result):
+  def final(result):
     trained = collections.OrderedDict(seen=True, **_take(places, result.weights))
     # Without a step nothing was learnt: the client stays one that never took part.
-    state = keep_if(result.steps > 0, trained, result.state)
-    return optimizer.Sent(_others(places, result.update), state)
+    own = keep_if(result.steps > 0, trained, result.client.own[_NORMS])
+    return program.Sent(_others(places, result.update), own={_NORMS: own})
 
   def step(state, inputs):
     unmoved = tf.nest.map_structure(tf.zeros_like, inputs.weights)
@@ -148,19 +135,20 @@ def _build(setting: optimizer.Setting, params: FedBNParams) -> optimizer.Federat
           (list(weights_type.non_trainable), places.non_trainable),
       )
   ]
+  unseen = collections.OrderedDict(
+      seen=np.bool_(False), trainable=zeros[0], non_trainable=zeros[1]
+  )
   return optimizer.FederatedOptimizer(
-      optimizer.ServerRule(lambda: (), step),
-      optimizer.ClientRule(
-          initial_state=collections.OrderedDict(
-              seen=np.bool_(False), trainable=zeros[0], non_trainable=zeros[1]
-          ),
+      optimizer.ServerOptimizer(lambda: (), step),
+      program.ClientProgram(
           start=start,
-          send=send,
+          final=final,
+          own={_NORMS: unseen},
       ),
       client_model=None,  # Its normalisation layers are never sent.
-      evaluated=lambda weights, states: with_mean_norms(places, weights, states),
-      own_models=lambda weights, states: [
-          with_norms(places, weights, state) for state in states if bool(np.asarray(state['seen']))
+      evaluated=lambda weights, own: with_mean_norms(places, weights, [o[_NORMS] for o in own]),
+      own_models=lambda weights, own: [
+          with_norms(places, weights, o[_NORMS]) for o in own if bool(np.asarray(o[_NORMS]['seen']))
       ],
   )
 
@@ -187,7 +175,7 @@ def with_norms(
   Args:
     places: Where the normalisation layers are.
     weights: The server's, as NumPy arrays.
-    state: The client's optimizer state. Of one that never took part the server's own are used.
+    state: What the client keeps. Of one that never took part the server's own are used.
   """
   return with_mean_norms(places, weights, [state])
 
@@ -204,7 +192,7 @@ def with_mean_norms(
   Args:
     places: Where the normalisation layers are.
     weights: The server's, as NumPy arrays.
-    states: Clients' optimizer states; those of clients that never took part do not count, and
+    states: What clients keep; those of clients that never took part do not count, and
       `weights` is what it was if all are such.
   """
   seen = [state for state in states if bool(np.asarray(state['seen']))]
@@ -219,12 +207,3 @@ def with_mean_norms(
       for name in ('trainable', 'non_trainable')
   }
   return _put(places, weights, norms)
-
-
-SPEC = spec.OptimizerSpec(
-    name='fedbn',
-    title='FedAvg of all but the normalisation layers, which clients keep',
-    paper='Li et al., ICLR 2021',
-    params=FedBNParams,
-    build=_build,
-)

@@ -24,69 +24,55 @@ fixed point all the same. Local weight decay is part of F_k. Moving statistics a
 in which nobody had a finite update changes nothing: by h alone the server would move on.
 """
 
-from __future__ import annotations
-
 import collections
-import dataclasses
-from typing import TYPE_CHECKING
 
-from tff_noise import params as params_lib
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_noise.clients import program
+from tff_noise.federated import optimizer
+from tff_noise.federated import task as task_lib
 from tff_noise.optimizers import empty_round
-from tff_noise.optimizers import spec
+from tff_noise.optimizers import parameters
 
-if TYPE_CHECKING:
-  from tff_noise.federated import optimizer
-
-
-@dataclasses.dataclass(frozen=True)
-class FedDynParams:
-  """FedDyn's own parameters.
-
-  Attributes:
-    alpha: Weight of the dynamic regulariser, positive.
-  """
-
-  alpha: float = 0.01
-
-  def __post_init__(self):
-    params_lib.require_positive(self, 'alpha')
+_GRADIENT = 'feddyn_gradient'  # h_k
 
 
-def _build(setting: optimizer.Setting, params: FedDynParams) -> optimizer.FederatedOptimizer:
-  import numpy as np
-  import tensorflow as tf
-  import tensorflow_federated as tff
-
-  from tff_noise.federated import optimizer
-
+def build(task: task_lib.Task, params: parameters.FedDynParams) -> optimizer.FederatedOptimizer:
+  """Clients keep h_k; the server keeps h, their mean over all clients."""
   alpha = params.alpha
-  trainable_types = list(setting.model.weights_type.trainable)
+  trainable_types = list(task.model.weights_type.trainable)
 
-  def regularize(inputs):
-    return [
+  def regularize(s):
+    gradients = [
         g - h_k + alpha * (w - w_t)
         for g, h_k, w, w_t in zip(
-            inputs.gradients, inputs.state, inputs.weights, inputs.anchor, strict=True
+            s.gradients, s.client.own[_GRADIENT], s.weights, s.anchor, strict=True
         )
     ]
+    return gradients, s.carry
 
-  def send(result):
+  def final(result):
     # `update` is w_t - w_k: the sign turns.
-    h_k = [h + alpha * u for h, u in zip(result.state, result.update.trainable, strict=True)]
-    return optimizer.Sent(result.update, h_k)
+    h_k = [
+        h + alpha * u
+        for h, u in zip(result.client.own[_GRADIENT], result.update.trainable, strict=True)
+    ]
+    return program.Sent(own={_GRADIENT: h_k})
 
   def initialize():
     return collections.OrderedDict(
         h=[tf.zeros(t.shape, t.dtype) for t in trainable_types],
-        population=tf.constant(float(setting.client_sizes.sum())),  # n
+        population=tf.constant(float(task.client_sizes.sum())),  # n
     )
 
   def step(state, inputs):
     update = inputs.update.trainable
     share = inputs.sums['examples'] / state['population']  # n_S / n
-    new_h = [a + alpha * share * u for a, u in zip(state['h'], update, strict=True)]
+    new_h = [h + alpha * share * u for h, u in zip(state['h'], update, strict=True)]
     trainable = [
-        w - u - a / alpha for w, u, a in zip(inputs.weights.trainable, update, new_h, strict=True)
+        w - u - h / alpha for w, u, h in zip(inputs.weights.trainable, update, new_h, strict=True)
     ]
     weights = tff.learning.models.ModelWeights(trainable, optimizer.averaged_statistics(inputs))
     new_h, weights = empty_round.unless_empty(
@@ -95,23 +81,15 @@ def _build(setting: optimizer.Setting, params: FedDynParams) -> optimizer.Federa
     return collections.OrderedDict(state, h=new_h), weights
 
   return optimizer.FederatedOptimizer(
-      optimizer.ServerRule(initialize, step, counts_examples=True),
-      optimizer.ClientRule(
-          initial_state=[np.zeros(t.shape, t.dtype) for t in trainable_types],
-          gradients=regularize,
-          send=send,
+      optimizer.ServerOptimizer(initialize, step, counts_examples=True),
+      program.ClientProgram(
+          step=regularize,
+          final=final,
+          own={_GRADIENT: [np.zeros(t.shape, t.dtype) for t in trainable_types]},
       ),
       # h is the mean of the h_k of those that go on.
-      restrict=lambda state, gradients, sizes: collections.OrderedDict(
-          state, h=optimizer.mean_state(gradients, sizes), population=np.float32(sizes.sum())
+      restriction=optimizer.Restriction(
+          _GRADIENT,
+          lambda state, mean, n: collections.OrderedDict(state, h=mean, population=n),
       ),
   )
-
-
-SPEC = spec.OptimizerSpec(
-    name='feddyn',
-    title='dynamic regularisation; clients keep a gradient',
-    paper='Acar et al., ICLR 2021',
-    params=FedDynParams,
-    build=_build,
-)

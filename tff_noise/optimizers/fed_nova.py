@@ -13,52 +13,40 @@ The paper has no moving statistics; they are averaged as FedAvg does, not normal
 gradients, and their change does not grow with the number of steps. (Public code normalises them.)
 """
 
-from __future__ import annotations
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
 
-import dataclasses
-from typing import TYPE_CHECKING
-
+from tff_noise.clients import program
+from tff_noise.federated import optimizer
+from tff_noise.federated import task as task_lib
 from tff_noise.optimizers import momentum
-from tff_noise.optimizers import spec
-
-if TYPE_CHECKING:
-  from tff_noise.federated import optimizer
+from tff_noise.optimizers import parameters
+from tff_noise.uplink import uplink
 
 _NORMALIZER = 'normalizer'
 
 
-@dataclasses.dataclass(frozen=True)
-class FedNovaParams:
-  """FedNova has no parameters: the momentum is that of local training."""
-
-
-def _largest_normalizer(setting: optimizer.Setting) -> float:
+def _largest_normalizer(task: task_lib.Task) -> float:
   """Returns `max_k n_k a_k`, a public number: both factors grow with n_k."""
-  training = setting.training
-  largest = max(1, int(setting.client_sizes.max()))
+  training = task.training
+  largest = max(1, int(task.client_sizes.max()))
   steps = training.epochs * -(-largest // training.batch_size)
   return largest * momentum.accumulated(float(steps), training.momentum)
 
 
-def _build(setting: optimizer.Setting, params: FedNovaParams) -> optimizer.FederatedOptimizer:
-  import numpy as np
-  import tensorflow as tf
-  import tensorflow_federated as tff
-
-  from tff_noise.federated import optimizer
-  from tff_noise.federated import uplink
-
+def build(task: task_lib.Task, params: parameters.FedNovaParams) -> optimizer.FederatedOptimizer:
+  """Clients send d_k and n_k a_k; the server goes tau_eff times the mean of the d_k."""
   del params  # There are none.
   model_weights = tff.learning.models.ModelWeights
 
-  def send(result):
-    a = momentum.accumulated_tensor(result.steps, setting.training.momentum)  # a_k
+  def final(result):
+    a = momentum.accumulated_tensor(result.steps, task.training.momentum)  # a_k
     # Without a step a_k is 0, and so is the update.
     direction = [tf.math.divide_no_nan(u, a) for u in result.update.trainable]  # d_k
-    return optimizer.Sent(
+    return program.Sent(
         model_weights(direction, result.update.non_trainable),
-        result.state,
-        {_NORMALIZER: result.num_examples * a},
+        sums={_NORMALIZER: result.num_examples * a},
     )
 
   def step(state, inputs):
@@ -70,24 +58,12 @@ def _build(setting: optimizer.Setting, params: FedNovaParams) -> optimizer.Feder
     return state, model_weights(trainable, optimizer.averaged_statistics(inputs))
 
   normalizer = uplink.UplinkSum(
-      _NORMALIZER,
-      np.float32,
-      0.0,
-      _largest_normalizer(setting),
+      _NORMALIZER, np.float32, 0.0, _largest_normalizer(task),
       'number of local steps times examples, of which the mean client\'s steps are computed',
   )
   return optimizer.FederatedOptimizer(
-      optimizer.ServerRule(lambda: (), step),
-      optimizer.ClientRule(send=send, sums=(normalizer,)),
+      optimizer.ServerOptimizer(lambda: (), step),
+      program.ClientProgram(final=final, sums=(normalizer,)),
       # Of one client alone tau_eff is a_k: the step undoes the normalisation.
       client_model=lambda inputs: step((), inputs)[1],
   )
-
-
-SPEC = spec.OptimizerSpec(
-    name='fednova',
-    title='mean of updates that are normalised by the number of local steps',
-    paper='Wang et al., NeurIPS 2020',
-    params=FedNovaParams,
-    build=_build,
-)

@@ -9,38 +9,14 @@ to their values at the start of the round, has a term that is always 0.
 methods calls FedProx too: a force of constant size mu towards w_t, however near that is.
 """
 
-from __future__ import annotations
-
-import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from tff_noise import params as params_lib
-from tff_noise.optimizers import spec
+import tensorflow as tf
 
-if TYPE_CHECKING:
-  import tensorflow as tf
-
-  from tff_noise.federated import optimizer
-
-_TERMS = ('squared', 'norm')
-
-
-@dataclasses.dataclass(frozen=True)
-class FedProxParams:
-  """FedProx's own parameters.
-
-  Attributes:
-    mu: Weight of the proximal term; 0 is FedAvg.
-    term: 'squared' for `mu/2 ||w - w_t||^2`, 'norm' for `mu ||w - w_t||`.
-  """
-
-  mu: float = 0.001
-  term: str = 'squared'
-
-  def __post_init__(self):
-    params_lib.require_not_negative(self, 'mu')
-    params_lib.require_one_of(self, 'term', _TERMS)
+from tff_noise.clients import program
+from tff_noise.federated import optimizer
+from tff_noise.federated import task as task_lib
+from tff_noise.optimizers import parameters
 
 
 def add_proximal(
@@ -59,8 +35,6 @@ def add_proximal(
     mu: Weight of the term, a scalar.
     term: 'squared' or 'norm', see `FedProxParams`.
   """
-  import tensorflow as tf
-
   moved = [w - w_t for w, w_t in zip(weights, anchor, strict=True)]
   if term == 'norm':
     # The gradient of ||w - w_t|| at 0 is taken as 0, the smallest of its subgradients.
@@ -68,24 +42,11 @@ def add_proximal(
   return [g + mu * m for g, m in zip(gradients, moved, strict=True)]
 
 
-def _build(setting: optimizer.Setting, params: FedProxParams) -> optimizer.FederatedOptimizer:
-  from tff_noise.federated import optimizer
+def build(task: task_lib.Task, params: parameters.FedProxParams) -> optimizer.FederatedOptimizer:
+  """FedAvg whose clients add the gradient of the proximal term."""
 
-  def gradients(inputs):
-    return add_proximal(
-        inputs.gradients, inputs.weights, inputs.anchor, params.mu, params.term
-    )
+  def step(s):
+    return add_proximal(s.gradients, s.weights, s.anchor, params.mu, params.term), s.carry
 
-  return optimizer.FederatedOptimizer(
-      optimizer.fed_avg(setting.model.weights_type).server,
-      optimizer.ClientRule(gradients=gradients),
-  )
-
-
-SPEC = spec.OptimizerSpec(
-    name='fedprox',
-    title='FedAvg with a proximal term in local training',
-    paper='Li et al., MLSys 2020',
-    params=FedProxParams,
-    build=_build,
-)
+  server = optimizer.fed_avg(task.model.weights_type).server
+  return optimizer.FederatedOptimizer(server, program.ClientProgram(step=step))

@@ -5,36 +5,13 @@ single clients, and holds k of them for a cohort of k. It withstands less than h
 sending anything; where clients hold different classes it is no estimate of the mean.
 """
 
-from __future__ import annotations
-
-import dataclasses
-from typing import TYPE_CHECKING
-
-from tff_noise.optimizers import spec
-
-if TYPE_CHECKING:
-  from tff_noise.federated import optimizer
+from tff_noise.federated import optimizer
+from tff_noise.federated import stacked
+from tff_noise.federated import task as task_lib
+from tff_noise.optimizers import parameters
 
 
-@dataclasses.dataclass(frozen=True)
-class MedianParams:
-  """The median has no parameters of its own."""
-
-
-def _build(setting: optimizer.Setting, params: MedianParams) -> optimizer.FederatedOptimizer:
-  from tff_noise.federated import optimizer
-  from tff_noise.federated import stacked
-
-  del params  # Unused.
-  return optimizer.fed_avg(setting.model.weights_type)._replace(combine=stacked.median)
-
-
-SPEC = spec.OptimizerSpec(
-    name='median',
-    title='coordinate-wise median of the clients\' models',
-    paper='Yin et al., ICML 2018',
-    params=MedianParams,
-    build=_build,
-    per_client="each client's model, of whose parameters it takes the middle",
-    compares_models=True,
-)
+def build(task: task_lib.Task, params: parameters.MedianParams) -> optimizer.FederatedOptimizer:
+  """FedAvg with a median in place of the mean."""
+  del params  # There are none.
+  return optimizer.fed_avg(task.model.weights_type)._replace(combine=stacked.median)

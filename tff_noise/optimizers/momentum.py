@@ -11,12 +11,7 @@ tau without momentum. `(w_t - w_k) / (eta a)` is thus a weighted mean of the cli
 weight decay and all that was put in their place included.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-  import tensorflow as tf
+import tensorflow as tf
 
 
 def accumulated(steps: float, rho: float) -> float:
@@ -37,6 +32,4 @@ def accumulated_tensor(steps: tf.Tensor, rho: float) -> tf.Tensor:
     steps: tau, an integer tensor.
     rho: Local momentum, in [0, 1).
   """
-  import tensorflow as tf
-
   return tf.cast(accumulated(tf.cast(steps, tf.float64), rho), tf.float32)

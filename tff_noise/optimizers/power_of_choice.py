@@ -8,108 +8,89 @@ training loss that each reported when it last took part, and first those that ne
 A client with wrong labels has a large loss: of noisy clients it chooses more, not fewer.
 """
 
-from __future__ import annotations
+import numpy as np
+import tensorflow as tf
 
-import collections
-import dataclasses
-from typing import TYPE_CHECKING
-
-from tff_noise import params as params_lib
 from tff_noise import types
-from tff_noise.optimizers import spec
-
-if TYPE_CHECKING:
-  from tff_noise.federated import client_pass
-  from tff_noise.federated import optimizer
+from tff_noise.clients import program
+from tff_noise.clients import seeds
+from tff_noise.federated import computation
+from tff_noise.federated import optimizer
+from tff_noise.federated import task as task_lib
+from tff_noise.optimizers import parameters
+from tff_noise.selection import policies
+from tff_noise.uplink import uplink
 
 _MAX_LOSS = 100.0
 _REASON = 'mean loss on the own examples, by which the server chooses who takes part'
+# What rpow-d remembers of each client.
+_LAST_LOSS = 'last_loss'
 
 
-@dataclasses.dataclass(frozen=True)
-class PowerOfChoiceParams:
-  """Power-of-Choice's own parameters.
-
-  Attributes:
-    candidates: d, at least the clients of a round (with so many, it is a draw in proportion to
-      examples).
-    loss: 'all', of all of a candidate's examples; 'batch', of one batch (cpow-d); 'stale', of the
-      last time it took part (rpow-d).
-  """
-
-  candidates: int = 20
-  loss: str = 'all'
-
-  def __post_init__(self):
-    params_lib.require_positive(self, 'candidates')
-    params_lib.require_one_of(self, 'loss', ('all', 'batch', 'stale'))
-
-
-def _poll(setting, on_one_batch) -> client_pass.ClientPass:
-  import numpy as np
-  import tensorflow as tf
-  import tensorflow_federated as tff
-
-  from tff_noise.federated import client_pass
-  from tff_noise.federated import seeds
-  from tff_noise.federated import uplink
-
-  def ask(inputs):
-    labels = inputs.labels
-    if on_one_batch:
-      # `local` is the number of the round: another batch in each.
-      seed = seeds.fold(inputs.seed, inputs.local)
-      order = seeds.batch_order(seed, tf.shape(labels)[0])
-      batch = order[: setting.training.batch_size]
-      labels, logits = tf.gather(labels, batch), inputs.predict_some(batch)
-    else:
-      logits = inputs.predict(False)
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-    return client_pass.PassOutputs(inputs.local, {'loss': tf.reduce_mean(losses)})
-
-  report = uplink.UplinkReport('loss', np.float32, 0.0, _MAX_LOSS, _REASON)
-  return client_pass.build_client_pass(
-      setting.model, ask, tff.TensorType(np.int32), (report,), seed=setting.seed
-  )
-
-
-def _build(
-    setting: optimizer.Setting, params: PowerOfChoiceParams
+def build(
+    task: task_lib.Task, params: parameters.PowerOfChoiceParams
 ) -> optimizer.FederatedOptimizer:
-  import numpy as np
-
-  from tff_noise.federated import optimizer
-  from tff_noise.federated import uplink
-
-  if params.candidates < setting.clients_per_round:
+  """FedAvg of the candidates with the largest losses."""
+  if params.candidates < task.clients_per_round:
     raise types.UsageError(
-        f'power of choice needs at least --clients_per_round={setting.clients_per_round} '
+        f'power of choice needs at least --clients_per_round={task.clients_per_round} '
         f'candidates, got candidates={params.candidates}'
     )
-  fed_avg = optimizer.fed_avg(setting.model.weights_type)
-  ratio = params.candidates / setting.clients_per_round
+  fed_avg = optimizer.fed_avg(task.model.weights_type)
+  ratio = params.candidates / task.clients_per_round  # d/m, also where fewer than usual take part.
+  poll = None
   if params.loss != 'stale':
-    poll = _poll(setting, on_one_batch=params.loss == 'batch')
-    return fed_avg._replace(choice=optimizer.Choice(ratio, poll))
+    poll = _poll(task, on_one_batch=params.loss == 'batch')
 
-  def send(result):
-    return optimizer.Sent(
-        result.update, result.state, reports=collections.OrderedDict(loss=result.loss)
+  def choose(clients, state, among, size):
+    round_num = state.round_num + 1
+    candidates = policies.proportional(
+        task.seed, round_num, among, task.client_sizes, round(ratio * size)
     )
+    if poll is None:
+      losses = state.records[_LAST_LOSS][candidates]
+    else:
+      losses = clients.run(poll, state, candidates).reports['loss']
+    return policies.largest(task.seed, round_num, candidates, losses, size)
+
+  if poll is not None:
+    return fed_avg._replace(sampler=optimizer.Sampler(choose, computations=(poll,)))
+
+  def observe(records, cohort, reports):
+    last = records[_LAST_LOSS].copy()
+    last[cohort] = reports['loss']
+    return {**records, _LAST_LOSS: last}
 
   # The training loss, which some methods have below 0.
   report = uplink.UplinkReport('loss', np.float32, -_MAX_LOSS, _MAX_LOSS, _REASON)
   return fed_avg._replace(
-      client=optimizer.ClientRule(send=send, reports=(report,)),
-      choice=optimizer.Choice(ratio, None),
+      client=program.ClientProgram(
+          final=lambda result: program.Sent(reports={'loss': result.loss}), reports=(report,)
+      ),
+      sampler=optimizer.Sampler(choose, {_LAST_LOSS: np.full(task.num_clients, np.inf)}, observe),
   )
 
 
-SPEC = spec.OptimizerSpec(
-    name='poc',
-    title='Power-of-Choice: of some candidates, those with the largest losses take part',
-    paper='Cho et al., AISTATS 2022',
-    params=PowerOfChoiceParams,
-    build=_build,
-    per_client="each candidate's mean loss",
-)
+def _poll(task, on_one_batch):
+  """The computation that asks candidates for their loss."""
+
+  def final(result):
+    client = result.client
+    labels, batch = client.labels, None
+    if on_one_batch:
+      # Another batch in each round.
+      seed = seeds.fold(client.seed, client.round_num)
+      order = seeds.batch_order(seed, client.num_examples)
+      batch = order[: task.training.batch_size]
+      labels = tf.gather(labels, batch)
+    # Of several networks their mean.
+    logits = tf.nest.flatten(client.predict(positions=batch))
+    losses = tf.add_n([
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=z) for z in logits
+    ])
+    return program.Sent(reports={'loss': tf.reduce_mean(losses) / len(logits)})
+
+  report = uplink.UplinkReport('loss', np.float32, 0.0, _MAX_LOSS, _REASON)
+  return computation.collect(
+      'asking candidates', task, program.ClientProgram(final=final, reports=(report,))
+  )

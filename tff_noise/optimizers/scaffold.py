@@ -21,67 +21,53 @@ bound that fits updates in a secure sum fits it too. Where that clips, c is no l
 the c_k. Moving statistics have no variate and are averaged.
 """
 
-from __future__ import annotations
-
 import collections
-import dataclasses
-from typing import TYPE_CHECKING
 
-from tff_noise import params as params_lib
+import numpy as np
+import tensorflow as tf
+
+from tff_noise.clients import program
+from tff_noise.federated import optimizer
+from tff_noise.federated import task as task_lib
 from tff_noise.optimizers import momentum
-from tff_noise.optimizers import spec
+from tff_noise.optimizers import parameters
 
-if TYPE_CHECKING:
-  from tff_noise.federated import optimizer
-
-
-@dataclasses.dataclass(frozen=True)
-class ScaffoldParams:
-  """SCAFFOLD's own parameters.
-
-  Attributes:
-    server_learning_rate: eta_g, positive.
-  """
-
-  server_learning_rate: float = 1.0
-
-  def __post_init__(self):
-    params_lib.require_positive(self, 'server_learning_rate')
+_VARIATE = 'scaffold_variate'  # c_k
 
 
-def _build(setting: optimizer.Setting, params: ScaffoldParams) -> optimizer.FederatedOptimizer:
-  import numpy as np
-  import tensorflow as tf
+def build(task: task_lib.Task, params: parameters.ScaffoldParams) -> optimizer.FederatedOptimizer:
+  """Clients keep c_k, and send how it changes; the server keeps c, their mean over all clients."""
+  eta = task.training.learning_rate
+  trainable_types = list(task.model.weights_type.trainable)
+  average = optimizer.fed_avg(task.model.weights_type, params.server_learning_rate).server
 
-  from tff_noise.federated import optimizer
-
-  eta = setting.training.learning_rate
-  trainable_types = list(setting.model.weights_type.trainable)
-  average = optimizer.fed_avg(setting.model.weights_type, params.server_learning_rate).server
-
-  def correct(inputs):
-    return [
+  def correct(s):
+    gradients = [
         g - c_k + c
-        for g, c_k, c in zip(inputs.gradients, inputs.state, inputs.received, strict=True)
+        for g, c_k, c in zip(s.gradients, s.client.own[_VARIATE], s.client.optimizer, strict=True)
     ]
+    return gradients, s.carry
 
-  def send(result):
-    a = momentum.accumulated_tensor(result.steps, setting.training.momentum)  # a(K)
+  def final(result):
+    client = result.client
+    a = momentum.accumulated_tensor(result.steps, task.training.momentum)  # a(K)
     # c_k+ - c_k times eta; a client that took no step has learnt nothing about its gradient.
     change = [
         tf.where(result.steps > 0, tf.math.divide_no_nan(u, a) - eta * c, tf.zeros_like(c))
-        for u, c in zip(result.update.trainable, result.received, strict=True)
+        for u, c in zip(result.update.trainable, client.optimizer, strict=True)
     ]
-    variate = [c_k + d / eta for c_k, d in zip(result.state, change, strict=True)]  # c_k+
-    return optimizer.Sent(
-        collections.OrderedDict(model=result.update, variate=change), variate
+    variate = [  # c_k+
+        c_k + d / eta for c_k, d in zip(client.own[_VARIATE], change, strict=True)
+    ]
+    return program.Sent(
+        collections.OrderedDict(model=result.update, variate=change), own={_VARIATE: variate}
     )
 
   def initialize():
     return collections.OrderedDict(
         average=average.initialize(),
         variate=[tf.zeros(t.shape, t.dtype) for t in trainable_types],
-        population=tf.constant(float(setting.client_sizes.sum())),  # n
+        population=tf.constant(float(task.client_sizes.sum())),  # n
     )
 
   def step(state, inputs):
@@ -96,28 +82,20 @@ def _build(setting: optimizer.Setting, params: ScaffoldParams) -> optimizer.Fede
     return collections.OrderedDict(state, average=averaging, variate=variate), weights
 
   return optimizer.FederatedOptimizer(
-      optimizer.ServerRule(
+      optimizer.ServerOptimizer(
           initialize, step, broadcast=lambda state: state['variate'], counts_examples=True
       ),
-      optimizer.ClientRule(
-          initial_state=[np.zeros(t.shape, t.dtype) for t in trainable_types],
-          gradients=correct,
-          send=send,
+      program.ClientProgram(
+          step=correct,
+          final=final,
+          own={_VARIATE: [np.zeros(t.shape, t.dtype) for t in trainable_types]},
       ),
       client_model=lambda inputs: tf.nest.map_structure(
           tf.subtract, inputs.weights, inputs.update['model']
       ),
       # c is the mean of the c_k of those that go on.
-      restrict=lambda state, variates, sizes: collections.OrderedDict(
-          state, variate=optimizer.mean_state(variates, sizes), population=np.float32(sizes.sum())
+      restriction=optimizer.Restriction(
+          _VARIATE,
+          lambda state, mean, n: collections.OrderedDict(state, variate=mean, population=n),
       ),
   )
-
-
-SPEC = spec.OptimizerSpec(
-    name='scaffold',
-    title='control variates against client drift; clients keep a gradient',
-    paper='Karimireddy et al., ICML 2020',
-    params=ScaffoldParams,
-    build=_build,
-)

@@ -28,8 +28,8 @@ from tff_noise.privacy import protection as protection_lib
 
 # The usual choice; it should be well below one over the number of units.
 DELTA = 1e-5
-# `uplink.Disclosure.PER_CLIENT`, as declarations write it.
-_PER_CLIENT = 'per client'
+# `uplink.Disclosure.PER_CLIENT` and `OTHER_CLIENTS`, as declarations write them.
+_PER_CLIENT, _OTHER_CLIENTS = 'per client', 'other clients'
 
 _SIMULATION = (
     'This is a simulation: secure sums run as plain sums, which shows the data flow and not the '
@@ -329,6 +329,9 @@ def statement(
   alone = [r.field['name'] for r in found if r.field['disclosure'] == _PER_CLIENT]
   if alone:
     said.append(f'One by one, not in sums, the server sees: {", ".join(alone)}.')
+  passed_on = [r.field['name'] for r in found if r.field['disclosure'] == _OTHER_CLIENTS]
+  if passed_on:
+    said.append(f'Other clients see, one by one: {", ".join(passed_on)}.')
   return ' '.join([*said, _SIMULATION])
 
 
@@ -346,7 +349,9 @@ def to_json(
       'releases': [
           {
               'name': r.field['name'],
-              'recipient': 'server',
+              'recipient': (
+              'other clients' if r.field['disclosure'] == _OTHER_CLIENTS else 'server'
+          ),
               'aggregation': r.field['disclosure'],
               'times': r.times,
               **protection_lib.describe(r.protection)._asdict(),

@@ -1,4 +1,4 @@
-"""K-ary randomised response on labels: exact integer table, keyed PRF, one report per example.
+"""K-ary randomised response on labels: exact integer table, keyed function, a report per example.
 
 FedDPCont, section 4.2: a label is kept with probability a = e^eps / (e^eps + K - 1) and becomes
 each other label with probability b = 1 / (e^eps + K - 1), the row y of T_DP.
@@ -7,18 +7,28 @@ Two things make the guarantee hold in floating-point computers and repeated runs
 
 * The probabilities are integers out of W = 2^62. b is rounded up, so that the mechanism's own
   epsilon, ln(A / B), is never above the one claimed.
-* The random number of an example is HMAC-SHA256 of its id under a key. An example that is asked
-  again gives the same report (RAPPOR's memoisation), so asking again costs nothing. An example
-  whose label was changed must not be asked again: its two reports would share one random number,
-  and together give both labels away.
+* The random number of an example is Threefry of its id under its client's secret. An example that
+  is asked again gives the same report (RAPPOR's memoisation), so asking again costs nothing. An
+  example whose label was changed must not be asked again: its two reports would share one random
+  number, and together give both labels away.
 
-`tf.random` must not be used for this: seeded operations share draws between clients, and unseeded
-ones start from 32 bits of entropy.
+The secret has 128 bits. On a device these are 16 bytes of `secrets.token_bytes`, drawn once, kept
+for as long as the examples and never sent. In a simulation they are `simulation_secret`, a function
+of the seed, and no privacy is claimed for the simulated people.
+
+Threefry-2x64 with 20 rounds (Salmon, Moraes, Dror, Shaw 2011) is Threefish, the cipher in Skein,
+with smaller words and fewer rounds. Its authors claim statistical quality, not cryptographic
+strength: that reports cannot be predicted without the secret is an assumption.
+
+`federated.label_histogram` has the same function, to the bit, as TensorFlow operations, for clients
+that flip in their own computation. `tf.random` does not do it: seeded operations share draws
+between clients, and unseeded ones start from 32 bits of entropy. As for the stateless ones, CPU
+kernels know Philox only and answer `alg='threefry'` with an error outside of XLA, keys have 64
+bits, and one call has one counter, not one for each example.
 """
 
 import decimal
 import hashlib
-import hmac
 import math
 import re
 from typing import NamedTuple
@@ -29,6 +39,13 @@ from tff_noise import rng
 from tff_noise import types
 
 _BITS = 62
+# Threefry-2x64: C240 of Skein 1.3, by how many bits round r mod 8 rotates, and how many rounds.
+PARITY = 0x1BD11BDAA9FC1A22
+ROTATIONS = (16, 42, 12, 31, 16, 32, 24, 21)
+ROUNDS = 20
+_SHIFTS = tuple((np.uint64(bits), np.uint64(64 - bits)) for bits in ROTATIONS)
+# Of the 64 bits of a word, a number takes the top 62.
+DROPPED_BITS = 64 - _BITS
 # Enough for ln and exp of any epsilon the table accepts to be exact in all 62 bits.
 _CONTEXT = decimal.Context(prec=60)
 _POSITIVE = re.compile(r'\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?')
@@ -114,76 +131,126 @@ def randomized_response(epsilon: str, num_classes: int) -> RandomizedResponse:
   return RandomizedResponse(num_classes, epsilon.strip(), keep, other)
 
 
-def simulation_key(seed: int) -> bytes:
-  """Returns the PRF's key of a simulation: whoever knows the seed can undo the flips."""
-  return rng.key(seed, 'label reports')
+def simulation_secret(seed: int, client: int) -> np.ndarray:
+  """Returns int64 `[2]`, a client's secret in a simulation: whoever knows the seed knows it too."""
+  secret = rng.key(seed, 'label report secret', client)[:16]
+  return np.frombuffer(secret, '<i8').astype(np.int64)
 
 
-def _message(*parts: bytes) -> bytes:
-  # Length-prefixed: ('a|b', 'c') and ('a', 'b|c') must not give the same message.
-  return b''.join(len(p).to_bytes(8, 'big') + p for p in parts)
+def threefry(
+    key: np.ndarray, counter: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+  """Encrypts counters by Threefry-2x64-20, a permutation of 128 bits for each key.
+
+  Args:
+    key: uint64 `[2]`.
+    counter: Two uint64 `[n]`; one may be a scalar.
+
+  Returns:
+    Two uint64 `[n]`.
+  """
+  schedule = (key[0], key[1], key[0] ^ key[1] ^ np.uint64(PARITY))
+  # All sums are modulo 2**64; NumPy warns of that for scalars alone. The first two make new arrays,
+  # so that the sums in place change no argument.
+  with np.errstate(over='ignore'):
+    x, y = counter[0] + schedule[0], counter[1] + schedule[1]
+    for r in range(ROUNDS):
+      left, right = _SHIFTS[r % 8]
+      x += y
+      y = (y << left | y >> right) ^ x
+      if r % 4 == 3:
+        injection = (r + 1) // 4
+        x += schedule[injection % 3]
+        y += (schedule[(injection + 1) % 3] + np.uint64(injection))
+  return x, y
 
 
-def draw(key: bytes, client: int, example: int, purpose: str) -> int:
-  """Returns the PRF's integer in `[0, 2**62)` for one example's report."""
-  message = _message(str(client).encode(), str(example).encode(), purpose.encode())
-  digest = hmac.digest(key, message, hashlib.sha256)
-  return int.from_bytes(digest[:8], 'big') >> (64 - _BITS)
+def table_word(mechanism: RandomizedResponse) -> int:
+  """Returns 64 bits that name the table: another epsilon has random numbers of its own."""
+  # Without the text of epsilon: '0.81' and '0.810' are one mechanism and one report.
+  purpose = f'label report v1 K={mechanism.num_classes} B={mechanism.other}'
+  return int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], 'big')
 
 
-def respond(mechanism: RandomizedResponse, label: int, number: int) -> int:
-  """Returns the report for `label` at the random `number` in `[0, 2**62)`."""
-  if number < mechanism.keep:
-    return label
-  other = (number - mechanism.keep) // mechanism.other
-  return other if other < label else other + 1
-
-
-def flip_labels(
-    labels: np.ndarray,
-    example_ids: np.ndarray,
-    *,
-    client: int,
-    mechanism: RandomizedResponse,
-    key: bytes,
+def draw(
+    example_ids: np.ndarray, secret: np.ndarray, mechanism: RandomizedResponse
 ) -> np.ndarray:
-  """Returns the report of each label, the same however often it is asked for.
+  """Returns each example's random number, a function of its id, the secret and the table alone.
+
+  The secret is the cipher's whole key. The id is one half of the block, so that two ids never have
+  the same block; the table is the other half.
+
+  Args:
+    example_ids: int64 `[n]`, any values.
+    secret: int64 `[2]`, the client's.
+    mechanism: The mechanism.
+
+  Returns:
+    int64 `[n]` in `[0, 2**62)`.
+  """
+  counter = (example_ids.astype(np.uint64), np.uint64(table_word(mechanism)))
+  word, _ = threefry(secret.astype(np.uint64), counter)
+  return (word >> np.uint64(DROPPED_BITS)).astype(np.int64)
+
+
+def respond(
+    labels: np.ndarray, numbers: np.ndarray, mechanism: RandomizedResponse
+) -> np.ndarray:
+  """Returns the report of each label at its random number.
 
   Args:
     labels: int `[n]` in `[0, K)`.
-    example_ids: int `[n]`, distinct: two examples with one id would share their randomness.
-    client: The client's id.
+    numbers: int64 `[n]` in `[0, 2**62)`.
     mechanism: The mechanism.
-    key: The PRF's key. On a device, 256 secret bits of its own; in a simulation, derived from the
-      experiment's seed, and then no privacy claim is made for the simulated people.
 
   Returns:
-    int32 `[n]`.
+    int32 `[n]` in `[0, K)`.
+  """
+  # Exact: all in int64, where 2**62 fits. Below `keep` the quotient is negative and not used.
+  others = (numbers - mechanism.keep) // mechanism.other
+  others += others >= labels
+  return np.where(numbers < mechanism.keep, labels, others).astype(np.int32)
+
+
+def flip(
+    labels: np.ndarray,
+    example_ids: np.ndarray,
+    secret: np.ndarray,
+    mechanism: RandomizedResponse,
+) -> np.ndarray:
+  """Returns the report of each label, the same however often, in whatever batch it is asked for.
+
+  An example whose label was changed must not be asked again, see above.
+
+  Args:
+    labels: int `[n]` in `[0, K)`.
+    example_ids: int `[n]`, distinct within the client: equal ones would share their randomness.
+    secret: int64 `[2]`, the client's own 128 bits; not zero.
+    mechanism: The mechanism.
+
+  Returns:
+    int32 `[n]` in `[0, K)`.
 
   Raises:
-    ValueError: If labels or ids are not integers, a label is out of range or an id occurs twice.
+    ValueError: If labels, ids or secret are not as above.
   """
   labels, example_ids = np.asarray(labels), np.asarray(example_ids)
+  if secret.shape != (2,) or secret.dtype != np.int64:
+    raise ValueError(f'expected a secret of int64[2], got {secret.dtype}{list(secret.shape)}')
+  if not secret.any():
+    raise ValueError('the secret must not be zero: it was never drawn')
+  if not len(labels) == len(example_ids) == len(np.unique(example_ids)):
+    raise ValueError('needs one distinct id for each label')
   if len(labels) == 0:
     return np.zeros(0, np.int32)
   if not all(np.issubdtype(a.dtype, np.integer) for a in (labels, example_ids)):
-    raise ValueError(f'client {client}: labels and ids must be integers')
-  if (labels.min() < 0 or labels.max() >= mechanism.num_classes):
+    raise ValueError('labels and ids must be integers')
+  if labels.min() < 0 or labels.max() >= mechanism.num_classes:
     raise ValueError(
-        f'client {client}: labels must be in 0 to {mechanism.num_classes - 1}, '
+        f'labels must be in 0 to {mechanism.num_classes - 1}, '
         f'found {labels.min()} to {labels.max()}'
     )
-  if not len(np.unique(example_ids)) == len(example_ids) == len(labels):
-    raise ValueError(f'client {client}: needs one distinct id for each label')
-  # The table, not the text of epsilon: '0.81' and '0.810' are one mechanism and one report.
-  purpose = f'label report v1 K={mechanism.num_classes} B={mechanism.other}'
-  return np.array(
-      [
-          respond(mechanism, int(y), draw(key, client, int(i), purpose))
-          for y, i in zip(labels, example_ids, strict=True)
-      ],
-      np.int32,
-  )
+  return respond(labels, draw(example_ids, secret, mechanism), mechanism)
 
 
 def histogram(labels: np.ndarray, num_classes: int) -> np.ndarray:

@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 
+from tff_noise import rng
 from tff_noise import types
 from tff_noise.data import image_folder
 from tff_noise.data import scene as scene_lib
@@ -19,6 +20,8 @@ def load_dataset(config: run_config.RunConfig) -> types.Dataset:
   """
   dataset = sources.load(config.data_spec())
   config.check_with_data(len(dataset.train_y), dataset.num_classes)
+  if config.public_dataset is not None:
+    dataset = dataset._replace(public=_public_images(config, dataset))
   if config.validation_dir is None:
     return dataset
   folder = os.path.expanduser(config.validation_dir)
@@ -26,6 +29,24 @@ def load_dataset(config: run_config.RunConfig) -> types.Dataset:
   if dataset.train_x.dtype.kind != 'S':
     examples = examples._replace(x=image_folder.read_pixels(examples.x, dataset.image_shape))
   return dataset._replace(validation=examples)
+
+
+def _public_images(config, dataset):
+  """The images of another data set, some of them drawn at random; its labels are not looked at."""
+  spec = sources.DataSpec(config.public_dataset, config.public_dir, '', config.image_size)
+  other = sources.load(spec)
+  same = (other.image_shape, other.train_x.dtype.kind) == (
+      dataset.image_shape, dataset.train_x.dtype.kind
+  )
+  if not same or dataset.train_x.dtype.kind == 'S':
+    raise types.UsageError(
+        f'--public_dataset={config.public_dataset} has images of {other.image_shape}, those of '
+        f'--dataset={config.dataset} are {dataset.image_shape}: public images have to be pixels of '
+        'the same shape'
+    )
+  draw = rng.generator(config.seed, 'public images')
+  chosen = draw.permutation(len(other.train_x))[: config.public_examples]
+  return other.train_x[np.sort(chosen)]
 
 
 def load_scene(

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from absl import flags
 
 from tff_noise import types
-from tff_noise.methods import registry
-from tff_noise.optimizers import registry as optimizers
+from tff_noise.algorithms import catalog
+from tff_noise.optimizers import catalog as optimizers
 from tff_noise.program import command_line
 from tff_noise.program import run_config
 
@@ -31,12 +31,14 @@ def _define_all():
       flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_float, flags.DEFINE_boolean,
   )
   for group, define, name, default, doc in (
-      ('What', text, 'method', 'feddpcont', 'Method: ' + ', '.join(registry.METHODS) + '.'),
+      ('What', text, 'method', 'feddpcont', 'Method: ' + ', '.join(catalog.ALGORITHMS) + '.'),
       ('What', flags.DEFINE_multi_string, 'param', [],
        'NAME=VALUE, a parameter of the method, see --list_methods.'),
       ('What', text, 'base', '',
-       'Federated optimizer that fedcorr (its last stage), clipfl or feddpcont runs on: '
-       + ', '.join(optimizers.OPTIMIZERS) + '; empty for FedAvg.'),
+       'Federated optimizer that the method runs on ('
+       + ', '.join(name for name, entry in catalog.ALGORITHMS.items() if entry.takes_base)
+       + '; fedcorr in its last stage): ' + ', '.join(optimizers.OPTIMIZERS)
+       + '; empty for FedAvg.'),
       ('What', flags.DEFINE_multi_string, 'base_param', [],
        'NAME=VALUE, a parameter of the optimizer that --base names.'),
       ('What', text, 'stages', None,
@@ -59,6 +61,10 @@ def _define_all():
        'Share of the training examples that the server holds out, with clean labels, in [0, 1).'),
       ('Data', text, 'validation_dir', None,
        "Or the server's own clean images, a folder for each class."),
+      ('Data', text, 'public_dataset', None,
+       'Data set whose images, without labels, the server and all clients know; for rhfl.'),
+      ('Data', text, 'public_dir', None, 'Where its files are.'),
+      ('Data', integer, 'public_examples', 5000, 'How many of its images, at most.'),
       ('Data', integer, 'clients', 20, 'Number of clients.'),
       ('Data', text, 'partition', 'openset_uniform',
        'Who holds what: iid; bernoulli_dirichlet (FedCorr, 5.1); dirichlet; openset_uniform, '
@@ -123,9 +129,6 @@ def _define_all():
       ('Privacy', text, 'label_prior', 'shrinkage',
        'How the label distribution is recovered: inverse (the paper), projected, shrinkage, or '
        'none: labels are counted unflipped, without any privacy.'),
-      ('Privacy', text, 'label_flips', 'driver',
-       'Who flips labels for the label distribution: the driver (HMAC-SHA256), or each client in '
-       'its own computation (Threefry), for runtimes whose driver holds no label.'),
       ('Privacy', text, 'training_labels', 'local',
        'local, or private: clients train on their flipped reports alone, with a loss that knows '
        'the flips, so that --label_epsilon holds for the whole run.'),
@@ -208,7 +211,7 @@ def help_text() -> str:
 def methods_text() -> str:
   """Returns the text of `--list_methods`."""
   lines = []
-  for name, method in registry.METHODS.items():
+  for name, method in catalog.ALGORITHMS.items():
     lines += [name, f'  {method.title}', f'  {method.paper}']
     for field in dataclasses.fields(method.params):
       lines.append(f'  --param={field.name}={field.default}')

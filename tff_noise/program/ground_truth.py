@@ -3,22 +3,27 @@
 Computed from the scene beside the training, for metrics; no federated computation sees it.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tff_noise.data import scene as scene_lib
-from tff_noise.methods import method
+
+if TYPE_CHECKING:
+  from tff_noise.algorithms import algorithm as algorithm_lib
+  from tff_noise.program import clients as clients_lib
 
 
 def current_labels(
-    schedule: method.Schedule, scene: scene_lib.Scene, local: Sequence[Any]
+    algorithm: algorithm_lib.Algorithm, scene: scene_lib.Scene, own: clients_lib.OwnStates
 ) -> np.ndarray:
   """Returns int32 `[n]`, the labels that the clients believe now."""
   labels = scene.noisy_label.copy()
-  for ids, own in zip(scene_lib.examples_of(scene), local, strict=True):
-    labels[ids] = schedule.labels(own)
+  for ids, believed in zip(scene_lib.examples_of(scene), own[algorithm.report.labels], strict=True):
+    labels[ids] = believed
   return labels
 
 
@@ -45,28 +50,29 @@ def identification(scene: scene_lib.Scene, judged_noisy: np.ndarray) -> dict[str
 
 
 def build_columns(
-    schedule: method.Schedule, scene: scene_lib.Scene
+    algorithm: algorithm_lib.Algorithm, scene: scene_lib.Scene
 ) -> Callable[[Any], dict[str, float]]:
   """Returns what computes the columns of `metrics.csv` from a `training.ProgramState`."""
 
   def columns(state):
     values = {}
-    if schedule.labels is not None:
+    if algorithm.report.labels:
       values['label_accuracy'] = label_accuracy(
-          scene, current_labels(schedule, scene, state.local)
+          scene, current_labels(algorithm, scene, state.own)
       )
-    if schedule.noisy_clients is not None:
-      values.update(identification(scene, schedule.noisy_clients(state.records)))
+    if algorithm.report.noisy_clients is not None:
+      values.update(identification(scene, algorithm.report.noisy_clients(state.records)))
     return values
 
   return columns
 
 
 def save_labels(
-    path: str, schedule: method.Schedule, scene: scene_lib.Scene, local: Sequence[Any]
+    path: str, algorithm: algorithm_lib.Algorithm, scene: scene_lib.Scene, own:
+      clients_lib.OwnStates
 ) -> None:
   """Writes `labels.npz`: `label` int32 `[n]` at the end, and `corrected` bool `[n]`."""
-  labels = current_labels(schedule, scene, local)
+  labels = current_labels(algorithm, scene, own)
   np.savez_compressed(path, label=labels, corrected=labels != scene.noisy_label)
 
 

@@ -6,19 +6,23 @@ reports, which is post-processing (cf. Ghazi et al. 2021).
 """
 
 from tff_noise import types
-from tff_noise.methods import method
+from tff_noise.algorithms import algorithm as algorithm_lib
+from tff_noise.federated import task as task_lib
 from tff_noise.privacy import mechanism as mechanism_lib
 from tff_noise.privacy import protection
 
 
 def flip(federation: types.Federation, epsilon: str, num_classes: int) -> types.Federation:
-  """Returns the federation whose labels are the reports of its labels."""
+  """Returns the federation whose labels are the reports of its labels.
+
+  They are the reports that clients would make in `federated.label_histogram`: one for an example.
+  """
   mechanism = mechanism_lib.randomized_response(epsilon, num_classes)
-  key = mechanism_lib.simulation_key(federation.seed)
   clients = tuple(
       examples._replace(
-          y=mechanism_lib.flip_labels(
-              examples.y, examples.example_id, client=i, mechanism=mechanism, key=key
+          y=mechanism_lib.flip(
+              examples.y, examples.example_id,
+              mechanism_lib.simulation_secret(federation.seed, i), mechanism,
           )
       )
       for i, examples in enumerate(federation.clients)
@@ -26,7 +30,7 @@ def flip(federation: types.Federation, epsilon: str, num_classes: int) -> types.
   return federation._replace(clients=clients)
 
 
-def train_on_reports(task: method.Task) -> method.Task:
+def train_on_reports(task: task_lib.Task) -> task_lib.Task:
   """Returns the task whose loss knows that labels are reports."""
   mechanism = mechanism_lib.randomized_response(
       task.label_privacy.epsilon, task.model.num_classes
@@ -38,8 +42,8 @@ def train_on_reports(task: method.Task) -> method.Task:
   )
 
 
-def declare(schedule: method.Schedule, task: method.Task) -> method.Schedule:
-  """Returns the schedule in which whatever clients send is declared to depend on reports alone."""
-  return schedule.with_reports(
+def declare(algorithm: algorithm_lib.Algorithm, task: task_lib.Task) -> algorithm_lib.Algorithm:
+  """Returns the algorithm in which whatever clients send is declared to depend on reports alone."""
+  return algorithm.with_reports(
       protection.LabelReports(task.model.num_classes, task.label_privacy.epsilon)
   )

@@ -9,13 +9,13 @@ import re
 
 from tff_noise import params as params_lib
 from tff_noise import types
+from tff_noise.algorithms import catalog
 from tff_noise.data import matrix_file
 from tff_noise.data import noise
 from tff_noise.data import partition
 from tff_noise.data import scene
 from tff_noise.data import sources
-from tff_noise.methods import registry
-from tff_noise.optimizers import registry as optimizers
+from tff_noise.optimizers import catalog as optimizers
 from tff_noise.privacy import estimator
 from tff_noise.privacy import mechanism
 from tff_noise.selection import availability
@@ -27,7 +27,6 @@ TEMPERATURE_READINGS = ('divide', 'rescale')
 AGGREGATIONS = ('mean', 'secure_sum')
 RUNTIMES = ('local', 'remote', 'accelerator')
 TRAINING_LABELS = ('local', 'private')
-LABEL_FLIPS = ('driver', 'client')
 
 # Where a run lies and how it is executed never change its result, but for the last bits of numbers
 # that another runtime sums in another order; so a run may be continued with other values of these.
@@ -56,6 +55,9 @@ class RunConfig:
   human_labels: str
   validation_fraction: float
   validation_dir: str | None
+  public_dataset: str | None
+  public_dir: str | None
+  public_examples: int
   clients: int
   partition: str
   partition_p: float
@@ -90,7 +92,6 @@ class RunConfig:
   update_bound: float
   label_epsilon: str
   label_prior: str
-  label_flips: str
   training_labels: str
   client_dp_noise: float
   client_dp_clip: float
@@ -106,7 +107,7 @@ class RunConfig:
 
   def __post_init__(self):
     for name, allowed in (
-        ('method', registry.METHODS),
+        ('method', catalog.ALGORITHMS),
         ('dataset', sources.DATASETS),
         ('partition', partition.PARTITIONS),
         ('noise', noise.NOISES),
@@ -116,13 +117,12 @@ class RunConfig:
         ('temperature_reading', TEMPERATURE_READINGS),
         ('aggregation', AGGREGATIONS),
         ('label_prior', estimator.PRIORS),
-        ('label_flips', LABEL_FLIPS),
         ('training_labels', TRAINING_LABELS),
         ('runtime', RUNTIMES),
     ):
       self._require(name, getattr(self, name) in allowed, 'one of ' + ', '.join(allowed))
     for name in ('clients', 'clients_per_round', 'rounds', 'local_epochs', 'batch_size',
-                 'max_concurrent_clients', 'eval_every', 'checkpoint_every'):
+                 'max_concurrent_clients', 'eval_every', 'checkpoint_every', 'public_examples'):
       self._require(name, getattr(self, name) >= 1, 'at least 1')
     for name in ('learning_rate', 'update_bound', 'temperature', 'client_dp_clip'):
       self._require(name, 0 < getattr(self, name) < math.inf, 'a positive number')
@@ -136,6 +136,9 @@ class RunConfig:
           '--validation_dir and --validation_fraction cannot be given together: both say what the '
           'server validates on'
       )
+    if self.public_dataset is not None:
+      self._require('public_dataset', self.public_dataset in sources.DATASETS,
+                    'one of ' + ', '.join(sources.DATASETS))
     self._require('image_size', self.image_size >= 0, 'at least 0')
     self._require_human_labels()
     self._require('seed', 0 <= self.seed < 2**63, 'in [0, 2**63)')
@@ -172,7 +175,7 @@ class RunConfig:
     """What a secure sum cannot hide has to be asked for."""
     if self.allow_per_client_disclosure:
       return
-    shown = {self.method: registry.METHODS[self.method].per_client}
+    shown = {self.method: catalog.ALGORITHMS[self.method].per_client}
     if self.base:
       shown[f'--base={self.base}'] = optimizers.OPTIMIZERS[self.base].per_client
     for name, what in shown.items():
@@ -187,7 +190,7 @@ class RunConfig:
     """A secure sum has nothing to compare."""
     if self.aggregation != 'secure_sum':
       return
-    compared = {f'--method={self.method}': registry.METHODS[self.method].compares_models}
+    compared = {f'--method={self.method}': catalog.ALGORITHMS[self.method].compares_models}
     if self.base:
       compared[f'--base={self.base}'] = optimizers.OPTIMIZERS[self.base].compares_models
     for name, compares in compared.items():
@@ -198,18 +201,12 @@ class RunConfig:
         )
 
   def _require_private_labels(self):
-    """What trains on reports instead of labels; and who flips needs something to flip."""
-    if self.label_flips == 'client':
-      self._require('label_prior', self.label_prior != 'none',
-                    'another than none with --label_flips=client')
-      # The two forms draw from different functions: together they would be two reports.
-      self._require('training_labels', self.training_labels == 'local',
-                    'local with --label_flips=client: whoever hands out data flips them once')
+    """What trains on reports instead of labels needs a flip, and labels that stay."""
     if self.training_labels == 'local':
       return
     self._require('label_prior', self.label_prior != 'none',
                   'another than none with --training_labels=private')
-    if registry.METHODS[self.method].corrects_labels:
+    if catalog.ALGORITHMS[self.method].corrects_labels:
       raise types.UsageError(
           f'--training_labels=private cannot be given with --method={self.method}, which corrects '
           'labels: the loss on flipped labels is right only as long as they stay as they are'
@@ -234,9 +231,11 @@ class RunConfig:
           f'--clients_per_round must be at most the number of clients, {num_clients}, '
           f'got {self.clients_per_round}'
       )
-    if num_clients < 2 and self.method == 'feddpcont':
+    fewest = catalog.ALGORITHMS[self.method].fewest_clients
+    if num_clients < fewest:
       raise types.UsageError(
-          'feddpcont needs at least 2 clients, got 1 (--clients): a sum over one hides nothing'
+          f'{self.method} needs at least {fewest} clients, got {num_clients} (--clients): a sum '
+          'over one hides nothing'
       )
 
   def check_with_data(self, num_examples: int, num_classes: int) -> None:
@@ -254,7 +253,7 @@ class RunConfig:
 
   def method_params(self):
     """Returns the parameters of the method, its own dataclass."""
-    return params_lib.parse(self.method, registry.METHODS[self.method].params, self.param)
+    return params_lib.parse(self.method, catalog.ALGORITHMS[self.method].params, self.param)
 
   def base_params(self):
     """Returns the parameters of the optimizer that --base names, its own dataclass; or None.
@@ -268,8 +267,8 @@ class RunConfig:
       return None
     self._require('base', self.base in optimizers.OPTIMIZERS,
                   'one of ' + ', '.join(optimizers.OPTIMIZERS))
-    if not registry.METHODS[self.method].takes_base:
-      able = ', '.join(name for name, m in registry.METHODS.items() if m.takes_base)
+    if not catalog.ALGORITHMS[self.method].takes_base:
+      able = ', '.join(name for name, m in catalog.ALGORITHMS.items() if m.takes_base)
       raise types.UsageError(
           f'--base cannot be given with --method={self.method}, only with {able}'
       )
@@ -283,7 +282,7 @@ class RunConfig:
     Raises:
       types.UsageError: If it is no list of lengths, or the method has no such stage.
     """
-    known = registry.METHODS[self.method].stages
+    known = catalog.ALGORITHMS[self.method].stages
     lengths = {}
     for part in self.stages.split(',') if self.stages else ():
       match = re.fullmatch(r'\s*(\w+):([0-9]{1,6})\s*', part)

@@ -127,6 +127,11 @@ def _flock(descriptor, operation):
     os.close(descriptor)
 
 
+def is_complete(run: RunDirectory) -> bool:
+  """Returns whether a run is finished: its summary is written last of all."""
+  return os.path.exists(run.file('summary.json'))
+
+
 def check_same_run(run: RunDirectory, identity: dict[str, Any]) -> None:
   """Raises `UsageError` if the existing run was started with other flags, naming them."""
   path = run.file('config.json')

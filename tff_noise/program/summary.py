@@ -161,15 +161,12 @@ def text(run: run_directory.RunDirectory) -> str:
         f'{own["clients"]} clients'
     )
   lines.append(_noise_line(summary))
-  lines += _judgement_lines(summary) + _correction_lines(summary)
+  lines += summary.get('lines', []) + _correction_lines(summary)
   if summary['rejected_updates']:
     lines.append(
         f'  WARNING         {summary["rejected_updates"]} updates were not finite and left out; '
         'a smaller --learning_rate may help'
     )
-  labels = summary.get('label_communication')
-  if labels:
-    lines += _label_lines(labels)
   lines += [f'  privacy         whole run: {total}' for total in _totals(privacy['totals'])]
   lines += [
       *textwrap.wrap(
@@ -203,32 +200,6 @@ def _noise_line(summary):
   )
 
 
-def _judgement_lines(summary):
-  """Whom the server took for noisy, or pruned."""
-  if 'clipfl' in summary:
-    return [_judged_line(summary, f'{summary["clipfl"]["pruned_clients"]} of', 'pruned')]
-  judged = summary.get('fedcorr')
-  if not judged:
-    return []
-  if judged.get('judgements') == 0:
-    return ['  noisy clients   not looked for: no iteration of pre-processing']
-  if not judged['separated']:
-    return [
-        '  noisy clients   the LID scores did not fall into two parts: nobody was taken for noisy'
-    ]
-  return [_judged_line(summary, f'{judged["noisy_clients"]} of', 'taken for noisy')]
-
-
-def _judged_line(summary, counted, verdict):
-  line = f'  noisy clients   {counted} {summary["clients"]} {verdict}'
-  precision, recall = (summary.get(f'noisy_client_{n}') for n in ('precision', 'recall'))
-  if precision is not None:
-    line += f' (precision {precision:.2f}, recall {recall:.2f})' if recall is not None else (
-        ', though none is'
-    )
-  return line
-
-
 def _correction_lines(summary):
   """What became of the labels, for methods that correct them."""
   changed = summary.get('labels_changed')
@@ -245,16 +216,3 @@ def _correction_lines(summary):
   if after > before:
     lines.append('  WARNING         the correction made the labels worse')
   return lines
-
-
-def _label_lines(labels):
-  if labels['epsilon'] is None:
-    return ['  label sharing   unflipped histogram: no privacy (the upper bound of the paper)']
-  verdict = 'informative' if labels['informative'] else 'NOT informative'
-  return [
-      f'  label sharing   epsilon {labels["epsilon"]} for each label; the estimate from '
-      f'{labels["num_labels"]} labels is {verdict}',
-      f'                  (largest standard error {max(labels["standard_error"]):.3f}, a class has '
-      f'{1 / len(labels["raw"]):.3f} on average)',
-      f'                  prior {labels["prior"]} keeps {labels["signal"]:.0%} of its signal',
-  ]

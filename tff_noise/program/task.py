@@ -1,16 +1,18 @@
 """From the configuration to what a method is built from, and to its schedule."""
 
+import functools
 from typing import NamedTuple
 
 from tff_noise import types
+from tff_noise.algorithms import algorithm as algorithm_lib
+from tff_noise.algorithms import catalog
 from tff_noise.data import scene as scene_lib
 from tff_noise.federated import aggregation
-from tff_noise.methods import method
-from tff_noise.methods import registry
+from tff_noise.federated import task as task_lib
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
 from tff_noise.models import precision
-from tff_noise.optimizers import registry as optimizers
+from tff_noise.optimizers import catalog as optimizers
 from tff_noise.privacy import protection
 from tff_noise.program import private_labels
 from tff_noise.program import run_config
@@ -21,13 +23,13 @@ class Prepared(NamedTuple):
 
   Attributes:
     federation: The clients, with the labels they train on.
-    task: What the method was built from.
-    schedule: What runs.
+    task: What the algorithm was built from.
+    algorithm: What runs.
   """
 
   federation: types.Federation
-  task: method.Task
-  schedule: method.Schedule
+  task: task_lib.Task
+  algorithm: algorithm_lib.Algorithm
 
 
 def prepare(
@@ -43,15 +45,13 @@ def prepare(
   if private:
     federation = private_labels.flip(federation, config.label_epsilon, dataset.num_classes)
   task = build(config, dataset, federation, scene_lib.validation(dataset, scene))
-  schedule = registry.METHODS[config.method].build(task, config.method_params())
-  if config.client_dp_noise and sum(bool(stage.rounds) for stage in schedule.stages) > 1:
+  algorithm = catalog.ALGORITHMS[config.method].build(task, config.method_params())
+  if config.client_dp_noise and sum(bool(rounds) for rounds in algorithm.stages.values()) > 1:
     # The noise is a function of how often a process has run: two would draw the same.
     raise types.UsageError('--client_dp_noise is for methods of one stage')
-  if config.client_dp_noise and any(stage.poll for stage in schedule.stages):
-    raise types.UsageError('--client_dp_noise protects updates alone, and here clients send losses')
   if private:
-    schedule = private_labels.declare(schedule, task)
-  return Prepared(federation, task, schedule)
+    algorithm = private_labels.declare(algorithm, task)
+  return Prepared(federation, task, algorithm)
 
 
 def build(
@@ -59,7 +59,7 @@ def build(
     dataset: types.Dataset,
     federation: types.Federation,
     validation: types.Examples | None = None,
-) -> method.Task:
+) -> task_lib.Task:
   """Returns the task of `config` on `dataset`, held by `federation`.
 
   Args:
@@ -68,11 +68,50 @@ def build(
     federation: Who holds what.
     validation: Clean examples that the server holds.
   """
+  build_model = functools.partial(_build_model, config, dataset)
+  secure = config.aggregation == 'secure_sum'
+  if config.client_dp_noise:
+    aggregate = aggregation.dp_mean(
+        _client_noise(config, len(federation.clients)), seed=config.seed, secure=secure
+    )
+  elif secure:
+    aggregate = aggregation.secure_weighted_mean(
+        update_bound=config.update_bound, max_examples=int(federation.sizes.max())
+    )
+  else:
+    aggregate = aggregation.weighted_mean()
+  task = task_lib.Task(
+      model=build_model(config.model),
+      training=config.local_training,
+      aggregation=aggregate,
+      label_privacy=task_lib.LabelPrivacy(
+          config.label_epsilon, config.label_prior
+      ),
+      rounds=config.rounds,
+      stages=config.stage_lengths(),
+      clients_per_round=config.clients_per_round,
+      availability=config.availability(len(federation.clients)),
+      client_sizes=federation.sizes,
+      seed=config.seed,
+      validation=validation,
+      public=dataset.public,
+      build_model=build_model,
+  )
+  if config.training_labels == 'private':
+    task = private_labels.train_on_reports(task)
+  if not config.base:
+    return task
+  base = optimizers.OPTIMIZERS[config.base]
+  return task._replace(optimizer=base.build(task, config.base_params()))
+
+
+def _build_model(config, dataset, architecture):
+  """The model of this architecture for these images."""
   # Image files are brought to their size when they are read, pixels in the model.
   image_files = dataset.train_x.dtype.kind == 'S'
   try:
     with precision.mixed_precision(config.mixed_precision):
-      network = architectures.MODELS[config.model](
+      network = architectures.MODELS[architecture](
           dataset.image_shape,
           dataset.num_classes,
           norm=config.norm,
@@ -85,41 +124,10 @@ def build(
       raise
     # Keras says in many lines that a layer has nothing left to work on.
     raise types.UsageError(
-        f'--model={config.model} cannot take images of {config.image_size or dataset.image_shape}: '
+        f'--model={architecture} cannot take images of {config.image_size or dataset.image_shape}: '
         'use a larger --image_size, or a smaller model'
     ) from error
-  secure = config.aggregation == 'secure_sum'
-  if config.client_dp_noise:
-    aggregate = aggregation.dp_mean(
-        _client_noise(config, len(federation.clients)), seed=config.seed, secure=secure
-    )
-  elif secure:
-    aggregate = aggregation.secure_weighted_mean(
-        update_bound=config.update_bound, max_examples=int(federation.sizes.max())
-    )
-  else:
-    aggregate = aggregation.weighted_mean()
-  task = method.Task(
-      model=keras_model.from_keras(network, image_files=image_files),
-      training=config.local_training,
-      aggregation=aggregate,
-      label_privacy=method.LabelPrivacy(
-          config.label_epsilon, config.label_prior, flips=config.label_flips
-      ),
-      rounds=config.rounds,
-      stages=config.stage_lengths(),
-      clients_per_round=config.clients_per_round,
-      availability=config.availability(len(federation.clients)),
-      client_sizes=federation.sizes,
-      seed=config.seed,
-      validation=validation,
-  )
-  if config.training_labels == 'private':
-    task = private_labels.train_on_reports(task)
-  if not config.base:
-    return task
-  base = optimizers.OPTIMIZERS[config.base]
-  return task._replace(optimizer=base.build(task.setting(), config.base_params()))
+  return keras_model.from_keras(network, image_files=image_files)
 
 
 def _client_noise(config, num_clients):

@@ -6,7 +6,6 @@ import numpy as np
 
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
-from tff_noise.methods import fedcorr
 from tff_noise.program import ground_truth
 from tff_noise.report import blocks
 from tff_noise.report import correction_plots
@@ -238,7 +237,7 @@ def _scores(name, title, values, scene, seed, iterations, *, decides):
                'how noisy the clients are is unknown']
   title += '\n' + ', '.join(numbers)
   # The seed of the server's last split, so that these are its Gaussians.
-  components = _gaussians(values, fedcorr.mixture_seed(seed, iterations - 1))
+  components = _gaussians(values, noisy_clients.mixture_seed(seed, iterations - 1))
   return correction_plots.Scores(name, title, values, components, decides)
 
 

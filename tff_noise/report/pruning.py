@@ -11,7 +11,7 @@ _NAMES = {
     'count': 'rounds in which a client was not among the best',
     'rate': 'share of its rounds in which a client was not among the best',
 }
-_JUDGES = {
+_SELECTORS = {
     'validation': "by accuracy on the server's clean set",
     'agreement': "by how often they agree with the round's other models",
     'lid': "by the intrinsic dimension (LID) of their predictions",
@@ -31,7 +31,7 @@ def _build(run, scene):
     pruned = int(run.summary['clipfl']['pruned_clients'])
     text = (
         f'{pruned} of {scene.num_clients} clients were pruned. Models of a round were ranked '
-        f'{_JUDGES[parameters["judge"]]}; the best {parameters["keep"]} were averaged.'
+        f'{_SELECTORS[parameters["selector"]]}; the best {parameters["keep"]} were averaged.'
     )
     name = _NAMES[parameters['score']]
   except (KeyError, TypeError, ValueError):

@@ -1,6 +1,7 @@
 """The sections of a run's report, in order.
 
-A method that has more to show adds a `blocks.Section` of its own to `METHOD_SECTIONS`.
+A method that has more to show names a module of this folder in its catalog entry, with a
+`blocks.Section` as its `SECTION`.
 """
 
 import re
@@ -10,17 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tff_noise import params as params_lib
+from tff_noise.algorithms import catalog
 from tff_noise.data import scene as scene_lib
-from tff_noise.methods import registry
 from tff_noise.program import flags as flags_lib
 from tff_noise.report import blocks
-from tff_noise.report import label_correction
-from tff_noise.report import label_prior
 from tff_noise.report import plots
-from tff_noise.report import pruning
 from tff_noise.report import runs
 
-# What `disclosure` in uplink.json means; the words are `federated.uplink.Disclosure`'s, which would
+# What `disclosure` in uplink.json means; the words are `uplink.Disclosure`'s, which would
 # import TensorFlow.
 _DISCLOSURE = {
     'sum': 'sum: the server handles single contributions and keeps their sum',
@@ -30,6 +29,7 @@ _DISCLOSURE = {
         'differentially private'
     ),
     'per client': 'per client: the server uses single contributions',
+    'other clients': 'other clients: the server passes single contributions on to other clients',
 }
 # A tensor within the text of a TFF type; a name before '=' may look like one.
 _TENSOR = re.compile(r'\b(bool|string|u?int\d+|b?float\d+|complex\d+)\b(?!=)(\[[\d,?]*\])?')
@@ -131,7 +131,7 @@ def _headline(run, scene):
 
 def _what(run):
   method = str(run.flags.get('method', '?'))
-  known = registry.METHODS.get(method)
+  known = catalog.ALGORITHMS.get(method)
   title = f': {known.title} ({known.paper})' if known else ''
   return f'Method {method}{title}.'
 
@@ -435,8 +435,10 @@ def _has_rounds(run):
 
 
 # What single methods have to show, each where `applies` finds it.
-METHOD_SECTIONS: tuple[blocks.Section, ...] = (
-    label_prior.SECTION, label_correction.SECTION, pruning.SECTION,
+METHOD_SECTIONS: tuple[blocks.Section, ...] = tuple(
+    params_lib.implementation(f'tff_noise.report.{module}:SECTION')
+    for module in dict.fromkeys(entry.report for entry in catalog.ALGORITHMS.values())
+    if module
 )
 
 SECTIONS: tuple[blocks.Section, ...] = (

@@ -18,7 +18,7 @@ import tensorflow_federated as tff
 
 from tff_noise.runtimes import client_error
 from tff_noise.runtimes import connection
-from tff_noise.runtimes import keeping
+from tff_noise.runtimes import data_cache
 from tff_noise.runtimes import worker_process
 
 # A computation is tried twice; a run may lose this many workers.
@@ -67,7 +67,7 @@ class _LocalContext(tff.framework.SyncContext):
   def __init__(self, start: Callable[[int], worker_process.WorkerProcess], silence: float):
     self._start = start
     self._restarts = 0
-    self._kept = keeping.Kept()
+    self._data_cache = data_cache.DataCache()
     self._connect()
     self._closed = threading.Event()
     self._watcher = threading.Thread(target=self._watch, args=(silence,), daemon=True)
@@ -86,7 +86,7 @@ class _LocalContext(tff.framework.SyncContext):
     stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
 
     def create_executor(cardinalities):
-      executor = keeping.KeepingExecutor(stub, self._kept)
+      executor = data_cache.CachingExecutor(stub, self._data_cache)
       executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
       return executor
 
@@ -101,7 +101,7 @@ class _LocalContext(tff.framework.SyncContext):
     self._watcher.join()
 
   def _disconnect(self):
-    self._kept.forget()
+    self._data_cache.forget()
     self._watched[1].close()
     self._channel.close()
     self._worker.stop()

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_noise import rng
+
 # Ashman's D: under 2, a mixture of two equal Gaussians has one peak.
 MIN_SEPARATION = 2.0
 # Kass and Raftery (1995) call a difference of the BIC above 2 positive evidence.
@@ -158,3 +160,8 @@ def split(
     return found
   noisy[judged] = two.predict(x) == np.argmax(means)
   return found._replace(separated=True)
+
+
+def mixture_seed(seed: int, iteration: int) -> int:
+  """Returns the seed of the mixture over clients at the end of an iteration, 0 the first."""
+  return rng.integer(seed, 'fedcorr mixture', iteration)

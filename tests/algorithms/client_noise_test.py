@@ -1,0 +1,187 @@
+"""DP-FedAvg under methods and optimizers: what runs, what is refused, what the ledger says."""
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests import federated_test_case
+from tests import toy
+from tests.optimizers import rounds
+from tests.program import runs
+from tff_noise import types
+from tff_noise.algorithms import catalog
+from tff_noise.federated import aggregation
+from tff_noise.federated import task as task_lib
+from tff_noise.optimizers import catalog as optimizers
+from tff_noise.privacy import accountant
+from tff_noise.privacy import ledger
+from tff_noise.privacy import protection
+from tff_noise.program import training
+from tff_noise.uplink import disclosure
+from tff_noise.uplink import uplink
+
+_SIZES = (5, 8, 4, 6)
+_NOISY = protection.NoisySum(2.0, 0.5, cohort=2, population=4)
+_SINGLE_MODELS = (
+    '^--client_dp_noise protects a sum of updates, and here the server takes single models$'
+)
+_ALSO_SENT = '^--client_dp_noise protects updates alone, and here clients also send: '
+_STATISTICS = '^--client_dp_noise would put noise on batch statistics: use --norm=group$'
+
+
+def _federation():
+  draw, clients = np.random.default_rng(0), []
+  for n in _SIZES:
+    y = draw.integers(0, 2, n).astype(np.int32)
+    x = (np.eye(2)[y] + draw.normal(0, 0.3, (n, 2))).astype(np.float32)
+    clients.append(types.ClientExamples(x, y, np.arange(n)))
+  return types.Federation(tuple(clients), 2, 3)
+
+
+def _task(base='', norm='group', shield=_NOISY, secure=False):
+  task = task_lib.Task(
+      toy.linear_model(norm), rounds.full_batch(2), 3,
+      aggregation.dp_mean(shield, seed=3, secure=secure),
+      client_sizes=np.array(_SIZES, np.int64),
+      clients_per_round=2,
+      rounds=3,
+      label_privacy=task_lib.LabelPrivacy('1.0', 'shrinkage'),
+      validation=types.Examples(np.eye(2, dtype=np.float32), np.array([0, 1], np.int32)),
+  )
+  if not base:
+    return task
+  entry = optimizers.OPTIMIZERS[base]
+  return task._replace(optimizer=entry.build(task, entry.params()))
+
+
+def _build(name, task, **params):
+  entry = catalog.ALGORITHMS[name]
+  return entry.build(task, entry.params(**params))
+
+
+def _run(algorithm, **task):
+  """The last state, the clients, the ledger."""
+  return runs.all_rounds(algorithm, _task(**task), _federation())
+
+
+class RefusalTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('clipfl', {'keep': 1, 'lid_neighbours': 2}, _SINGLE_MODELS),
+      ('median', {}, _SINGLE_MODELS),
+      ('fednova', {}, _ALSO_SENT + '.*normalizer'),
+      ('scaffold', {}, _ALSO_SENT + '.*examples$'),
+      ('feddyn', {}, _ALSO_SENT + 'examples$'),
+      ('fedcorr', {'iterations': 1, 'lid_neighbours': 2}, _ALSO_SENT + 'lid$'),
+      ('poc', {'candidates': 3, 'loss': 'stale'}, _ALSO_SENT + 'loss$'),
+  )
+  def test_method_that_sends_more_than_updates(self, name, params, message):
+    with self.assertRaisesRegex(types.UsageError, message):
+      _build(name, _task(), **params)
+
+  @parameterized.parameters(
+      ('median', _SINGLE_MODELS),
+      ('fednova', _ALSO_SENT + '.*normalizer'),
+      ('scaffold', _ALSO_SENT + '.*examples$'),
+      ('feddyn', _ALSO_SENT + 'examples$'),
+  )
+  def test_base_that_sends_more_than_updates(self, base, message):
+    with self.assertRaisesRegex(types.UsageError, message):
+      _build('feddpcont', _task(base))
+
+  @parameterized.parameters('fedavg', 'feddpcont')
+  def test_batch_statistics(self, name):
+    with self.assertRaisesRegex(types.UsageError, _STATISTICS):
+      _build(name, _task(norm='batch'))
+
+
+class RunTest(federated_test_case.FederatedTestCase):
+
+  @parameterized.parameters('fedavg', 'fedprox', 'fedadam', 'fedyogi', 'fedadagrad', 'fedbn')
+  def test_updates_alone_leave_clients(self, name):
+    algorithm = _build(name, _task())
+    [train] = algorithm.computations
+    self.assertEqual([f.name for f in algorithm.fields], ['update'])
+    self.assertLen(disclosure.client_to_server_edges(train.next), 1)
+    state, clients, _ = _run(algorithm)
+    # Neither the loss nor how many updates were left out is known.
+    self.assertEqual((clients.traffic.clients, clients.traffic.rejected), (2, 0))
+    self.assertTrue(np.isnan(clients.traffic.train_loss))
+    for weights in tf.nest.flatten(state.weights):
+      self.assertTrue(np.isfinite(weights).all())
+
+  def test_round_without_noise_is_the_mean_of_clipped_updates_by_hand(self):
+    shield = protection.NoisySum(0.0, 0.1, cohort=4, population=4)
+    toys = rounds.Federation(
+        'fedavg', rounds.DISAGREEING, rounds.full_batch(3),
+        aggregation=aggregation.dp_mean(shield, seed=0, secure=False),
+    )
+    toys.round()
+    moved = [rounds.train(np.zeros((2, 2)), client, 3) for client in rounds.DISAGREEING]
+    norms = [np.linalg.norm(m) for m in moved]
+    self.assertGreater(min(norms), 0.1)
+    # Of a cohort of four two came; their numbers of examples, 6 and 9, do not count.
+    expected = sum(0.1 * m / n for m, n in zip(moved, norms, strict=True)) / 4
+    np.testing.assert_allclose(toys.w, expected, atol=1e-6)
+
+  def test_update_that_is_not_finite_is_left_out(self):
+    shield = protection.NoisySum(0.0, 0.1, cohort=2, population=2)
+    good, (x, y) = rounds.DISAGREEING
+    broken = (np.full_like(np.array(x, np.float32), np.inf), y)
+    toys = rounds.Federation(
+        'fedavg', (good, broken), rounds.full_batch(3),
+        aggregation=aggregation.dp_mean(shield, seed=0, secure=False),
+    )
+    toys.round()
+    moved = rounds.train(np.zeros((2, 2)), good, 3)
+    np.testing.assert_allclose(toys.w, 0.1 * moved / np.linalg.norm(moved) / 2, atol=1e-6)
+
+  def test_ledger_has_the_epsilon_of_all_rounds_for_every_unit(self):
+    algorithm = _build('fedavg', _task())
+    _, _, opened = _run(algorithm)
+    declared = uplink.to_json(algorithm.fields)
+    expected = accountant.gaussian_epsilon(2.0, population=4, cohort=2, rounds=3, delta=1e-5)
+    for unit, cost in ledger.totals(opened.entries, declared).items():
+      self.assertEqual(
+          cost, protection.Cost(expected, 1e-5, protection.Status.CONDITIONAL), unit
+      )
+    [release] = ledger.releases(opened.entries, declared)
+    self.assertEqual((release.times, release.unit), (3, protection.Unit.CLIENT))
+
+  def test_secure_sum_costs_the_same(self):
+    algorithm = _build('fedavg', _task(secure=True))
+    self.assertEqual({f.disclosure for f in algorithm.fields}, {uplink.Disclosure.SECURE_SUM})
+    _, _, opened = _run(algorithm)
+    cost = ledger.totals(opened.entries, uplink.to_json(algorithm.fields))[protection.Unit.CLIENT]
+    expected = accountant.gaussian_epsilon(2.0, population=4, cohort=2, rounds=3, delta=1e-5)
+    self.assertEqual(cost.epsilon, expected)
+
+  def test_label_reports_cost_labels_more_and_clients_everything(self):
+    algorithm = _build('feddpcont', _task())
+    self.assertEqual([f.name for f in algorithm.fields], ['label histogram', 'update'])
+    _, _, opened = _run(algorithm)
+    costs = ledger.totals(opened.entries, uplink.to_json(algorithm.fields))
+    updates = accountant.gaussian_epsilon(2.0, population=4, cohort=2, rounds=3, delta=1e-5)
+    self.assertAlmostEqual(costs[protection.Unit.LABEL].epsilon, updates + 1.0, places=9)
+    # A histogram of flipped labels protects each label, and not who has how many.
+    self.assertIs(costs[protection.Unit.CLIENT].status, protection.Status.NONE)
+
+  def test_continued_it_draws_the_same_noise(self):
+    algorithm = _build('fedavg', _task())
+    expected, _, _ = _run(algorithm)
+    state = algorithm.init()
+    for _ in range(3):
+      # Each round twice, as after a crash.
+      first, state = (
+          training.run_round(algorithm, state, runs.clients_of(algorithm, _task(), _federation()))
+          for _ in range(2)
+      )
+      for a, b in zip(tf.nest.flatten(first), tf.nest.flatten(state), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(tf.nest.flatten(expected), tf.nest.flatten(state), strict=True):
+      np.testing.assert_array_equal(a, b)
+
+
+if __name__ == '__main__':
+  absltest.main()

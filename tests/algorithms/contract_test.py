@@ -1,0 +1,417 @@
+"""What every algorithm must hold; a new one is picked up from the catalog."""
+
+import collections
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import tempfile
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl.testing import absltest
+from absl.testing import parameterized
+from tensorflow_federated.python.core.impl.computation import computation_impl
+
+from tests import federated_test_case
+from tests import toy
+from tests.program import runs
+from tff_noise import types
+from tff_noise.algorithms import algorithm as algorithm_lib
+from tff_noise.algorithms import catalog
+from tff_noise.federated import aggregation
+from tff_noise.federated import computation
+from tff_noise.federated import evaluation
+from tff_noise.federated import task as task_lib
+from tff_noise.privacy import ledger
+from tff_noise.privacy import protection
+from tff_noise.program import clients as clients_lib
+from tff_noise.program import training
+from tff_noise.selection import availability as availability_lib
+from tff_noise.uplink import disclosure
+from tff_noise.uplink import uplink
+
+_ALL = tuple((name, name) for name in catalog.ALGORITHMS)
+_ROUNDS = 3
+# Of an algorithm that has stages, each: two iterations, or two rounds.
+_STAGE_LENGTH = 2
+# Parameters for which everything that an algorithm does happens on four small clients: FedCorr with
+# the paper's split, which always calls some client noisy, so that labels are corrected.
+_PARAMS = {
+    'clipfl': {'keep': 1},
+    'fedcorr': {
+        'split_guard': False, 'confidence': 0.01, 'relabel_ratio': 1.0, 'lid_neighbours': 2,
+    },
+}
+
+# And where one of its stages is left out.
+_WITHOUT_A_STAGE = {'clipfl': {'prune': 0.0}}
+
+
+def _federation():
+  draw = np.random.default_rng(0)
+  # The third holds more than the 20 neighbours of an intrinsic dimension, the second one example.
+  sizes = (4, 1, 27, 3)
+  clients, first = [], 0
+  for n in sizes:
+    x = draw.normal(size=(n, 2)).astype(np.float32)
+    y = draw.integers(0, 2, n).astype(np.int32)
+    clients.append(types.ClientExamples(x, y, np.arange(first, first + n)))
+    first += n
+  return types.Federation(tuple(clients), 2, 3)
+
+
+def _task(entry, **changes):
+  num_clients, sizes = len(_federation().clients), _federation().sizes
+  stages = dict.fromkeys(entry.stages, _STAGE_LENGTH)
+  return task_lib.Task(**{
+      'model': toy.linear_model('batch'),
+      'training': types.LocalTraining(2, 3, 0.1),
+      'label_privacy': task_lib.LabelPrivacy('1.0', 'shrinkage'),
+      'rounds': _ROUNDS + num_clients * sum(stages.values()),
+      'stages': stages,
+      'clients_per_round': 2,
+      'availability': availability_lib.always(num_clients),
+      'client_sizes': sizes,
+      'seed': _federation().seed,
+      'validation': types.Examples(np.eye(2, dtype=np.float32), np.array([0, 1], np.int32)),
+      **changes,
+  })
+
+
+class _Built(NamedTuple):
+  """An algorithm, and the task it was built from."""
+
+  algorithm: algorithm_lib.Algorithm
+  task: task_lib.Task
+
+
+def _build_anew(name, **changes):
+  entry = catalog.ALGORITHMS[name]
+  task = _task(entry, **changes)
+  return _Built(entry.build(task, entry.params(**_PARAMS.get(name, {}))), task)
+
+
+def _ledger_file(folder):
+  with open(os.path.join(folder, 'ledger.jsonl'), encoding='utf-8') as file:
+    return file.read()
+
+
+def _write_ledger(folder, text):
+  with open(os.path.join(folder, 'ledger.jsonl'), 'w', encoding='utf-8') as file:
+    file.write(text)
+
+
+# An algorithm has no state: tests share what takes seconds to build.
+_build = functools.cache(_build_anew)
+
+
+class _Ran(NamedTuple):
+  """A run from start to end.
+
+  Attributes:
+    state: The last.
+    metrics: The text of `metrics.csv`.
+    folder: Where it ran.
+    copies: Where a copy of it as it was after each round is, under the round's number.
+  """
+
+  state: training.ProgramState
+  metrics: str
+  folder: str
+  copies: str
+
+
+@functools.cache
+def _ran(name):
+  """Runs an algorithm once, for all tests that only look at what a run leaves; none changes it."""
+  root = tempfile.mkdtemp(dir=absltest.get_default_test_tmpdir())
+  folder, copies = (os.path.join(root, part) for part in ('run', 'copies'))
+  os.mkdir(folder)
+  return _Ran(*_run(_build(name), folder, copies), folder, copies)
+
+
+def _run(built, folder, copies=None):
+  """Runs in `folder`; puts a copy of it as it is after each round into `copies`."""
+  return runs.run(*built, _federation(), folder, copies, _evaluators())
+
+
+@functools.cache
+def _evaluators():
+  test_examples = types.Examples(np.eye(2, dtype=np.float32), np.array([0, 1], np.int32))
+  return evaluation.build_evaluators(toy.linear_model('batch'), {'test': test_examples})
+
+
+def _entries(name, folder):
+  """The entries of a run's ledger, and what may be in them."""
+  declared = uplink.to_json(_build(name).algorithm.fields)
+  return ledger.read(os.path.join(folder, 'ledger.jsonl'), declared)[0], declared
+
+
+class ContractTest(federated_test_case.FederatedTestCase):
+
+  def _assert_same(self, first, second):
+    """All of two states: server, records, participations, clients' own states, the ledger."""
+    self.assertEqual(first.ledger.count, second.ledger.count)
+    np.testing.assert_array_equal(first.ledger.head, second.ledger.head)
+    np.testing.assert_array_equal(first.participations, second.participations)
+    self.assertEqual(first.records.keys(), second.records.keys())
+    for key, value in first.records.items():
+      np.testing.assert_array_equal(value, second.records[key], key)
+      self.assertEqual(np.asarray(value).dtype, np.asarray(second.records[key]).dtype, key)
+    for a, b in ((first.state, second.state), (first.own, second.own)):
+      for mine, other in zip(tf.nest.flatten(a), tf.nest.flatten(b), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+  @parameterized.named_parameters(*_ALL)
+  def test_names_and_parameters(self, name):
+    entry = catalog.ALGORITHMS[name]
+    self.assertEqual(entry.name, name)
+    self.assertTrue(entry.title and entry.paper)
+    self.assertTrue(dataclasses.is_dataclass(entry.params))
+    with self.assertRaises(dataclasses.FrozenInstanceError):
+      entry.params().anything = 1
+
+  @parameterized.named_parameters(*_ALL)
+  def test_trains_finite_and_repeatably(self, name):
+    algorithm, _ = _build(name)
+    state, metrics, _, _ = _ran(name)
+    again, same_metrics = _run(_build_anew(name), self.create_tempdir().full_path)
+    self.assertEqual(state.round_num, algorithm.rounds)
+    self.assertEqual(metrics, same_metrics)
+    for weights in tf.nest.flatten(state.state.models):
+      self.assertTrue(np.isfinite(weights).all())
+    self._assert_same(state, again)
+
+  @parameterized.named_parameters(*_ALL)
+  def test_resumes_anywhere_to_the_same_numbers(self, name):
+    # Also in the middle of an iteration over all clients, right after labels were corrected, and
+    # right after a change of stage.
+    summary = _build(name).algorithm.report.summary
+    whole, metrics, folder, copies = _ran(name)
+    ledger_file = _ledger_file(folder)
+    for stopped_after in range(1, whole.round_num):
+      with self.subTest(stopped_after):
+        copy = os.path.join(self.create_tempdir().full_path, 'copy')
+        shutil.copytree(os.path.join(copies, str(stopped_after)), copy)
+        before = _ledger_file(copy)
+        # The next round is running: what it is about to release may be on disk already.
+        self.assertLessEqual(len(before), len(ledger_file))
+        # Killed in the middle of the next round, or of the one after a checkpoint that was lost:
+        # what is about to be released is on disk, but for the end of a line.
+        if stopped_after % 3 == 1:
+          _write_ledger(copy, ledger_file[: len(before) + (len(ledger_file) - len(before)) // 2])
+        state, resumed_metrics = _run(_build(name), copy)
+        self.assertEqual(metrics, resumed_metrics)
+        self._assert_same(whole, state)
+        # Nothing is forgotten, nothing is added.
+        self.assertStartsWith(ledger_file, before)
+        self.assertEqual(_ledger_file(copy), ledger_file)
+        self.assertEqual(
+            json.dumps(summary(whole.records)), json.dumps(summary(state.records))
+        )
+
+  def test_what_resumes_has_to_carry_is_there(self):
+    # Or the test above would say little of FedCorr.
+    algorithm, _ = _build('fedcorr')
+    self.assertEqual(list(algorithm.stages.values()), [8, 2, 2])
+    self.assertEqual(algorithm.step_ends, (4, 8))
+    state = _ran('fedcorr').state
+    changed = [
+        (labels != examples.y).sum()
+        for labels, examples in zip(
+            state.own[algorithm.report.labels], _federation().clients, strict=True
+        )
+    ]
+    self.assertGreater(sum(changed), 0)
+
+  @parameterized.named_parameters(*_ALL)
+  def test_state_keeps_its_structure(self, name):
+    # What a checkpoint is read into is built anew.
+    algorithm, task = _build(name)
+    ledger_ = runs.open_ledger(algorithm)
+    fresh = training.program_state(
+        algorithm.init(), runs.clients_of(algorithm, task, _federation(), ledger_), ledger_
+    )
+    found = _ran(name).state
+    tf.nest.assert_same_structure(found, fresh)
+    for part in ('models', 'optimizers', 'aggregators', 'received', 'records'):
+      first, last = (getattr(s.state, part) for s in (fresh, found))
+      self.assertEqual(first.keys(), last.keys(), part)
+      tf.nest.map_structure(self._assert_alike, last, first)
+    self.assertEqual(found.own.keys(), fresh.own.keys())
+    for key, states in found.own.items():
+      self.assertLen(states, len(_federation().clients), key)
+    tf.nest.map_structure(self._assert_alike, found.own, fresh.own)
+
+  def _assert_alike(self, a, b):
+    self.assertEqual((np.shape(a), np.asarray(a).dtype), (np.shape(b), np.asarray(b).dtype))
+
+  @parameterized.named_parameters(*_ALL)
+  def test_judges_all_its_clients(self, name):
+    report = _build(name).algorithm.report
+    state = _ran(name).state
+    federation = _federation()
+    if report.labels:
+      for labels, examples in zip(state.own[report.labels], federation.clients, strict=True):
+        self.assertEqual((labels.shape, labels.dtype), (examples.y.shape, np.int32))
+        self.assertTrue((0 <= labels).all() and (labels < federation.num_classes).all())
+    self.assertEqual(bool(report.labels), catalog.ALGORITHMS[name].corrects_labels)
+    if report.noisy_clients is not None:
+      noisy = report.noisy_clients(state.records)
+      self.assertEqual((np.shape(noisy), np.asarray(noisy).dtype), ((4,), bool))
+    columns = report.client_columns(state.records)
+    for column in columns.values():
+      self.assertLen(column, 4)
+    self.assertContainsSubset(report.client_scores, columns)
+
+  @parameterized.named_parameters(*_ALL)
+  def test_stages_are_those_that_can_be_asked_for(self, name):
+    names = catalog.ALGORITHMS[name].stages
+    if names:
+      self.assertEqual(tuple(_build(name).algorithm.stages), names)
+
+  @parameterized.named_parameters(*_ALL)
+  def test_lengths_that_are_asked_for_are_kept(self, name):
+    entry = catalog.ALGORITHMS[name]
+    for skipped in entry.stages:
+      task = _task(entry)
+      task = task._replace(stages={**task.stages, skipped: 0})
+      params = {**_PARAMS.get(name, {}), **_WITHOUT_A_STAGE.get(name, {})}
+      rounds = dict(entry.build(task, entry.params(**params)).stages)
+      self.assertEqual(rounds.pop(skipped), 0)
+      self.assertGreater(min(rounds.values()), 0)
+
+  @parameterized.named_parameters(*_ALL)
+  def test_takes_only_clients_that_are_there(self, name):
+    # Client 2 joins in the third round, client 3 leaves before it.
+    availability = availability_lib.Availability(
+        np.array([1, 1, 3, 1]), np.array([100, 100, 100, 3])
+    )
+    algorithm, task = _build_anew(name, availability=availability)
+    trained = []
+
+    def there(round_num):
+      # Where rounds belong together, who was there at the start of the first of them.
+      before = [end for end in algorithm.step_ends if end < round_num]
+      if not any(end >= round_num for end in algorithm.step_ends):
+        return availability.present(round_num)
+      return availability.present(1 + max(before, default=0))
+
+    def watched(ask, allowed):
+      def watch(clients, asked, state, cohort, **messages):
+        round_num = state.round_num + 1
+        # Labels are communicated once, by everybody.
+        if not asked.on_labels:
+          self.assertContainsSubset(cohort.tolist(), allowed(round_num).tolist())
+        self.assertTrue((np.diff(cohort) > 0).all())
+        if asked.trains:
+          trained.append(round_num)
+        return ask(clients, asked, state, cohort, **messages)
+
+      return watch
+
+    simulated = clients_lib.SimulatedClients
+    with (
+        mock.patch.object(simulated, 'train', watched(simulated.train, there)),
+        mock.patch.object(simulated, 'run', watched(simulated.run, availability.present)),
+    ):
+      state, _ = _run((algorithm, task), self.create_tempdir().full_path)
+    self.assertEqual(trained, list(range(1, state.round_num + 1)))
+
+  @parameterized.named_parameters(*_ALL)
+  def test_declares_what_its_computations_send_and_why(self, name):
+    algorithm, _ = _build(name)
+    self.assertLen({c.name for c in algorithm.computations}, len(algorithm.computations))
+    for c in algorithm.computations:
+      disclosure.check(c.next, c.fields)
+      self.assertContainsSubset(c.released, algorithm.fields)
+      self.assertLen({f.name for f in c.released}, len(c.released))
+    for field in algorithm.fields:
+      self.assertTrue(field.reason, field.name)
+    # Computations may show the same value to others, and then say it; none is declared twice.
+    self.assertLen(set(algorithm.fields), len(algorithm.fields))
+    json.dumps(uplink.to_json(algorithm.fields), allow_nan=False)
+
+  @parameterized.named_parameters(*_ALL)
+  def test_says_before_it_is_built_whether_it_shows_single_clients(self, name):
+    shown = [
+        field.name
+        for field in _build(name).algorithm.fields
+        if field.disclosure.shows_single_clients
+    ]
+    self.assertEqual(bool(catalog.ALGORITHMS[name].per_client), bool(shown), shown)
+
+  @parameterized.named_parameters(*_ALL)
+  def test_secure_aggregation_leaves_no_plain_sum(self, name):
+    secure = aggregation.secure_weighted_mean(update_bound=1.0, max_examples=27)
+    checked = 0
+    for c in _build_anew(name, aggregation=secure).algorithm.computations:
+      if not any(field.disclosure.shows_single_clients for field in c.fields):
+        tff.test.assert_not_contains_unsecure_aggregation(c.next)
+        checked += c.trains
+    # A method may show single clients in some stages, but not in all; unless it compares models.
+    if not catalog.ALGORITHMS[name].compares_models:
+      self.assertGreater(checked, 0)
+
+  @parameterized.named_parameters(*_ALL)
+  def test_stateless_training_is_a_learning_process(self, name):
+    for c in _build(name).algorithm.computations:
+      if c.optimizer is None:
+        self.assertIsInstance(c.process, computation.Collection)
+      elif isinstance(c.process, computation.StatefulProcess):
+        self.assertTrue(
+            c.declared.own or c.declared.messages or c.process.server_data_type is not None
+        )
+      else:
+        self.assertIsInstance(c.process, tff.learning.templates.LearningProcess)
+
+  @parameterized.named_parameters(*_ALL)
+  def test_ledger_names_exactly_what_was_sent_and_by_how_many_before_it_was(self, name):
+    built, sent, before = _build(name), [], []
+    algorithm, folder = built.algorithm, self.create_tempdir().full_path
+    senders = {id(c.next): c.released for c in algorithm.computations}
+    invoke = computation_impl.ConcreteComputation.__call__
+
+    def watch(called, *args, **kwargs):
+      fields = senders.get(id(called))
+      if fields:
+        [num_clients] = {len(a) for a in args if isinstance(a, list)}
+        sent.append((tuple(sorted(algorithm.fields.index(f) for f in fields)), num_clients))
+        before.append(_entries(name, folder)[0])
+      return invoke(called, *args, **kwargs)
+
+    with mock.patch.object(computation_impl.ConcreteComputation, '__call__', watch):
+      _run(built, folder)
+    entries, declared = _entries(name, folder)
+    self.assertEqual([(entry.fields, entry.clients) for entry in entries], sent)
+    self.assertEqual(before, [entries[: i + 1] for i in range(len(entries))])
+    self.assertEqual({i for entry in entries for i in entry.fields}, set(range(len(declared))))
+
+  @parameterized.named_parameters(*_ALL)
+  def test_asks_no_more_often_than_it_says(self, name):
+    # What audits without a run go by.
+    algorithm, _ = _build(name)
+    self.assertContainsSubset(algorithm.times, {c.name for c in algorithm.computations})
+    said = collections.Counter()
+    for c in algorithm.computations:
+      fields = tuple(sorted(algorithm.fields.index(f) for f in c.released))
+      said[fields] += algorithm.times.get(c.name, algorithm.rounds)
+    entries, _ = _entries(name, _ran(name).folder)
+    made = collections.Counter(entry.fields for entry in entries)
+    self.assertEmpty(made - said)
+
+  @parameterized.named_parameters(*_ALL)
+  def test_updates_trained_on_true_labels_claim_no_label_epsilon(self, name):
+    entries, declared = _entries(name, _ran(name).folder)
+    cost = ledger.totals(entries, declared)[protection.Unit.LABEL]
+    self.assertEqual((cost.epsilon, cost.status), (np.inf, protection.Status.NONE))
+    json.dumps(ledger.to_json(entries, declared), allow_nan=False)
+
+
+if __name__ == '__main__':
+  absltest.main()

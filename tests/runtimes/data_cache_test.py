@@ -1,0 +1,108 @@
+"""Clients' data are sent once, and never mistaken for others."""
+
+import contextlib
+import io
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl.testing import absltest
+
+from tests.runtimes import processes
+from tff_noise.runtimes import client_error
+from tff_noise.runtimes import local
+
+_SIZE = 1000
+_DATA = tff.FederatedType(
+    tff.SequenceType(tff.TensorType(np.int64, (_SIZE,))), tff.CLIENTS
+)
+
+
+@tff.tensorflow.computation(_DATA.member)
+def _sum(data):
+  positive = tf.debugging.assert_non_negative(data.get_single_element())
+  with tf.control_dependencies([positive]):
+    return tf.reduce_sum(data.get_single_element())
+
+
+@tff.federated_computation(_DATA)
+def _total(data):
+  return tff.federated_sum(tff.federated_map(_sum, data))
+
+
+@tff.federated_computation(_DATA, tff.FederatedType(np.int64, tff.SERVER))
+def _total_and(data, number):
+  return tff.federated_sum(tff.federated_map(_sum, data)), number
+
+
+def _dataset(value):
+  return tf.data.Dataset.from_tensors(np.full(_SIZE, value, np.int64))
+
+
+class DataCacheTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.enter_context(local.runtime(2))
+    self._sent = 0
+    create_value = tff.framework.RemoteExecutorGrpcStub.create_value
+
+    def count(stub, request):
+      # Besides data there are computations, which hold no numbers of this size.
+      if request.value.WhichOneof('value') == 'federated':
+        self._sent += request.value.federated.ByteSize() > 8 * _SIZE
+      return create_value(stub, request)
+
+    self.enter_context(
+        mock.patch.object(tff.framework.RemoteExecutorGrpcStub, 'create_value', count)
+    )
+
+  def test_the_same_data_are_sent_once(self):
+    data = [_dataset(1), _dataset(2)]
+    for _ in range(3):
+      self.assertEqual(_total(data), 3 * _SIZE)
+    self.assertEqual(self._sent, 1)
+    # Whatever computation asks for them.
+    self.assertEqual(_total_and(list(data), 7), (3 * _SIZE, 7))
+    self.assertEqual(self._sent, 1)
+
+  def test_other_data_are_sent(self):
+    one, two, three = _dataset(1), _dataset(2), _dataset(3)
+    for sent, data, total in (
+        (1, [one, two], 3), (2, [one, three], 4), (3, [three, one], 4), (4, [one], 1),
+        (5, [one, two], 3), (6, [_dataset(1), two], 3), (6, [], 0),
+    ):
+      self.assertEqual(_total(data), total * _SIZE)
+      self.assertEqual(self._sent, sent)
+
+  def test_lists_may_change(self):
+    data = [[np.full(_SIZE, 1)]]
+    self.assertEqual(_total(data), _SIZE)
+    data[0][0] = np.full(_SIZE, 2)
+    self.assertEqual(_total(data), 2 * _SIZE)
+
+  def test_after_an_error_they_are_sent_again(self):
+    good, bad = _dataset(1), _dataset(-1)
+    self.assertEqual(_total([good]), _SIZE)
+    for _ in range(2):
+      with self.assertRaises(client_error.ClientError):
+        _total([bad])
+    self._sent = 0
+    self.assertEqual(_total([good]), _SIZE)
+    self.assertEqual(self._sent, 1)
+
+  def test_a_new_worker_gets_them_too(self):
+    data = [_dataset(1), _dataset(2)]
+    said = io.StringIO()
+    for _ in range(2):
+      self.assertEqual(_total(data), 3 * _SIZE)
+      with contextlib.redirect_stderr(said):
+        processes.tff_workers()[0].kill()
+        self.assertEqual(_total(data), 3 * _SIZE)
+    self.assertNotIn('Exception', said.getvalue())
+    self.assertEqual(self._sent, 3)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,356 @@
+"""What an algorithm is: `init`, and `round(state, clients) -> state` in the order of its paper.
+
+An algorithm reaches clients through `Clients` alone, by computations that it lists. It gets what
+they declare that clients send, and public facts: ids, numbers of examples, who is there. It never
+gets their data, nor what they keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from tff_noise.clients import program as program_lib
+from tff_noise.federated import computation as computation_lib
+from tff_noise.federated import optimizer as optimizer_lib
+from tff_noise.federated import task as task_lib
+from tff_noise.models import keras_model
+from tff_noise.privacy import protection
+from tff_noise.uplink import uplink
+
+# Arrays of fixed shapes, by name.
+Records = Mapping[str, np.ndarray]
+
+# Under which the global model is in `State.models`.
+MODEL = 'model'
+
+
+class State(NamedTuple):
+  """What an algorithm knows between rounds; a resume needs nothing else of it.
+
+  Attributes:
+    models: Weights by name; the global model is `MODEL`.
+    optimizers: The state of each federated optimizer's server, by its name.
+    aggregators: The state of each computation's aggregation, by the computation's name.
+    received: By name, what clients receive besides the model, see `ClientProgram.receives`.
+    records: What the algorithm remembers.
+    round_num: Rounds done in the whole run.
+  """
+
+  models: Mapping[str, Any]
+  optimizers: Mapping[str, Any]
+  aggregators: Mapping[str, Any]
+  received: Mapping[str, Any]
+  records: Records
+  round_num: int = 0
+
+  @property
+  def weights(self) -> Any:
+    """The global model's, `tff.learning.models.ModelWeights`."""
+    return self.models[MODEL]
+
+  def record(self, **records: np.ndarray) -> State:
+    """Returns the state that remembers these now.
+
+    Raises:
+      ValueError: If one was not there from the start, or had another shape or type.
+    """
+    for name, value in records.items():
+      first = self.records.get(name, value)
+      if (np.shape(value), np.asarray(value).dtype) != (np.shape(first), np.asarray(first).dtype):
+        raise ValueError(f'the record {name!r} changes its shape or type')
+    return self._replace(records=_changed(self.records, records, 'record'))
+
+  def send(self, **values: Any) -> State:
+    """Returns the state in which clients receive these values from now on."""
+    return self._replace(received=_changed(self.received, values, 'value that clients receive'))
+
+
+def _changed(values, changes, what):
+  """The values with changes."""
+  unknown = changes.keys() - values.keys()
+  if unknown:
+    raise ValueError(f'{sorted(unknown)[0]!r} is no {what} of this algorithm')
+  return {**values, **changes}
+
+
+def _equal(first, second):
+  """Whether two structures of arrays are the same."""
+  pairs = zip(tf.nest.flatten(first), tf.nest.flatten(second), strict=False)
+  return len(tf.nest.flatten(first)) == len(tf.nest.flatten(second)) and all(
+      np.array_equal(a, b) for a, b in pairs
+  )
+
+
+class Output(NamedTuple):
+  """What comes of a computation.
+
+  Attributes:
+    state: With the next model, where it was a round of training.
+    cohort: int64 `[k]`, who took part, ascending.
+    sums: What was summed, by name; `loss` is a mean over examples.
+    reports: `[k, ...]` by name, what the server sees by client, in the order of the cohort.
+    mean: The mean of what clients sent as their update, where a computation without a next model
+      takes one.
+  """
+
+  state: State
+  cohort: np.ndarray
+  sums: Mapping[str, np.ndarray]
+  reports: Mapping[str, np.ndarray]
+  mean: Any = ()
+
+
+class Clients(Protocol):
+  """All that an algorithm can do with clients in a round.
+
+  Whatever is asked of them is checked against the algorithm's computations and entered into the
+  privacy ledger before anything leaves a client.
+  """
+
+  @property
+  def everybody(self) -> np.ndarray:
+    """int64 `[C]`, the ids of all clients."""
+
+  @property
+  def present(self) -> np.ndarray:
+    """int64, the ids of the clients that are there in this round, ascending."""
+
+  def sample(
+      self,
+      computation: computation_lib.Computation,
+      state: State,
+      among: np.ndarray | None = None,
+      size: int | None = None,
+  ) -> np.ndarray:
+    """Returns int64, who takes part in a round of `computation`, ascending.
+
+    A uniform draw without replacement, unless the computation's optimizer chooses otherwise.
+
+    Args:
+      computation: What they are to take part in.
+      state: The state.
+      among: Ids of those that may; those of them that are there do. All if not given.
+      size: How many, if not the task's clients per round; fewer if fewer may.
+
+    Raises:
+      types.UsageError: If none may.
+    """
+
+  def train(
+      self,
+      computation: computation_lib.Computation,
+      state: State,
+      cohort: np.ndarray,
+      **messages: np.ndarray,
+  ) -> Output:
+    """Runs a round of training.
+
+    Args:
+      computation: From `computation.train`.
+      state: Whose model, and what belongs to it, is used.
+      cohort: int64 `[k]`, ids, ascending.
+      **messages: `[k, ...]`, what each client of the cohort alone receives.
+
+    Raises:
+      ValueError: If the algorithm does not list the computation, or a value is not as declared.
+      types.RunError: If the computation of a client fails.
+    """
+
+  def run(
+      self,
+      computation: computation_lib.Computation,
+      state: State,
+      cohort: np.ndarray,
+      **messages: np.ndarray,
+  ) -> Output:
+    """Runs a computation without a next model; arguments and errors are those of `train`.
+
+    For an empty cohort there is nothing to run: sums and reports are empty.
+    """
+
+  def forget(self, cohort: np.ndarray, *names: str) -> None:
+    """Tells clients to drop what they keep under these names: it is as it was at first."""
+
+
+class Report(NamedTuple):
+  """What an algorithm says of a run.
+
+  Attributes:
+    columns: From the state to its own columns in `metrics.csv`.
+    summary: From the records to its own part of `summary.json`.
+    labels: Name of what clients keep of their labels, int32 `[n_c]`; '' if it corrects none.
+    noisy_clients: From the records to bool `[C]`, the clients the server takes for noisy; None
+      for an algorithm that does not tell clients apart.
+    client_columns: From the records to float `[C]` by name, its columns in `clients.csv`.
+    client_scores: Which of these are meant to be higher for noisier clients.
+    lines: From the content of `summary.json` to its own lines of the closing summary, between those
+      about label noise and those about labels.
+  """
+
+  columns: Callable[[State], Mapping[str, float]] = lambda state: {}
+  summary: Callable[[Records], Mapping[str, Any]] = lambda records: {}
+  labels: str = ''
+  noisy_clients: Callable[[Records], np.ndarray] | None = None
+  client_columns: Callable[[Records], Mapping[str, np.ndarray]] = lambda records: {}
+  client_scores: tuple[str, ...] = ()
+  lines: Callable[[Mapping[str, Any]], Sequence[str]] = lambda summary: ()
+
+
+class Evaluated(NamedTuple):
+  """A model to be evaluated.
+
+  Attributes:
+    model: What the weights are of; None for the task's.
+    weights: Its weights.
+  """
+
+  model: Any
+  weights: Any
+
+
+class Algorithm(NamedTuple):
+  """An algorithm, ready to run.
+
+  Attributes:
+    round: One round, from the state and the clients to the next state.
+    computations: All that clients take part in.
+    stages: Names of stretches of rounds and their lengths, in order; some may be 0.
+    records: First values of what it remembers.
+    models: First weights by name, in place of the global model's.
+    times: By name of a computation, in how many rounds of a run it takes part at most; in all,
+      where it is not named. For audits without a run.
+    step_ends: Where rounds belong together, such as an iteration over all clients: the rounds, 1
+      the run's first, that end such a step. The model is evaluated at their ends. Rounds of stages
+      without any are steps by themselves.
+    evaluate: From the state and what each client keeps, by name, to the models whose mean accuracy
+      is the algorithm's; None for the model that the last optimizer makes. A simulation can look at
+      what clients keep.
+    report: What it says of a run.
+  """
+
+  round: Callable[[State, Clients], State]
+  computations: tuple[computation_lib.Computation, ...]
+  stages: Mapping[str, int]
+  records: Mapping[str, np.ndarray] = {}
+  models: Mapping[str, Any] = {}
+  times: Mapping[str, int] = {}
+  step_ends: tuple[int, ...] = ()
+  evaluate: Callable[[State, Sequence[Mapping[str, Any]]], list[Evaluated]] | None = None
+  report: Report = Report()
+
+  def init(self) -> State:
+    """Returns the state before the first round; no client is asked."""
+    records = {name: np.array(value) for name, value in self.records.items()}
+    state = State(dict(self.models), {}, {}, {}, records)
+    for c in self.computations:
+      state.received.update(c.declared.receives)
+      if c.optimizer is None:
+        continue
+      server = c.process.initialize()
+      state.models.setdefault(MODEL, server.global_model_weights)
+      first = state.optimizers.setdefault(c.optimizer.name, server.finalizer)
+      if not _equal(first, server.finalizer):
+        raise ValueError(f'two optimizers of an algorithm have the name {c.optimizer.name!r}')
+      state.aggregators[c.name] = server.aggregator
+      if c.optimizer.sampler is not None:
+        records.update({n: np.array(v) for n, v in c.optimizer.sampler.records.items()})
+    return state
+
+  @property
+  def optimizer(self) -> optimizer_lib.FederatedOptimizer | None:
+    """The last federated optimizer; None where no model is updated."""
+    found = [c.optimizer for c in self.computations if c.optimizer is not None]
+    return found[-1] if found else None
+
+  @property
+  def model(self) -> keras_model.KerasModel | None:
+    """What the global model's weights are of, where that is known; else they are the task's."""
+    found = [c.model for c in self.computations if c.optimizer is not None]
+    return found[-1] if found else None
+
+  def evaluated(self, state: State, own: Sequence[Mapping[str, Any]]) -> list[Evaluated]:
+    """Returns the models that are evaluated; `own` is what each client keeps, by name."""
+    if self.evaluate is not None:
+      return self.evaluate(state, own)
+    if self.optimizer.evaluated is not None:
+      return [Evaluated(self.model, self.optimizer.evaluated(state.weights, own))]
+    return [Evaluated(self.model, state.weights)]
+
+  def own_models(self, state: State, own: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Returns weights of `model` that clients have for themselves at the end of a run."""
+    if self.optimizer is None or self.optimizer.own_models is None:
+      return []
+    return self.optimizer.own_models(state.weights, own)
+
+  @property
+  def rounds(self) -> int:
+    """Rounds of the whole run."""
+    return sum(self.stages.values())
+
+  def stage_of(self, round_num: int) -> str:
+    """Returns the stage that a round, 1 the run's first, is part of."""
+    return stage_of(self.stages, round_num)
+
+  @property
+  def fields(self) -> tuple[uplink.UplinkField, ...]:
+    """Everything that is released of clients in the whole run."""
+    # Several computations send the same.
+    return tuple(dict.fromkeys(field for c in self.used for field in c.released))
+
+  @property
+  def used(self) -> tuple[computation_lib.Computation, ...]:
+    """The computations that take part in some round: not those of stages that are skipped."""
+    return tuple(c for c in self.computations if self.times.get(c.name, self.rounds))
+
+  @property
+  def own(self) -> Mapping[str, program_lib.OwnState]:
+    """By name, what clients keep, as it is at first."""
+    return {name: first for c in self.computations for name, first in c.declared.own.items()}
+
+  def with_reports(self, reports: protection.LabelReports) -> Algorithm:
+    """Returns the algorithm whose clients hold reports in place of labels."""
+    protected = {
+        id(c): c._replace(
+            fields=tuple(
+                f._replace(protection=protection.with_reports(f.protection, reports))
+                for f in c.fields
+            )
+        )
+        for c in self.computations
+    }
+    return self._replace(computations=tuple(protected[id(c)] for c in self.computations))
+
+
+def stage_of(stages: Mapping[str, int], round_num: int) -> str:
+  """Returns the stage that a round, 1 the run's first, is part of."""
+  for name, rounds in stages.items():
+    if round_num <= rounds:
+      return name
+    round_num -= rounds
+  raise ValueError('there are fewer rounds')
+
+
+def computations_of(
+    *computations: computation_lib.Computation,
+) -> tuple[computation_lib.Computation, ...]:
+  """Returns each computation once, those that its optimizer's sampler asks included."""
+  found = {}
+  for c in computations:
+    asked = () if c.optimizer is None or c.optimizer.sampler is None else (
+        c.optimizer.sampler.computations
+    )
+    found.update({other.name: other for other in (*asked, c)})
+  return tuple(found.values())
+
+
+def of_rounds(task: task_lib.Task, train: computation_lib.Computation) -> Algorithm:
+  """Returns the algorithm that samples and trains in every round, and nothing else."""
+
+  def round_(state, clients):
+    return clients.train(train, state, clients.sample(train, state)).state
+
+  return Algorithm(round_, computations_of(train), {'train': task.rounds})

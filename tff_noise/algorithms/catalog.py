@@ -1,0 +1,99 @@
+"""The algorithms, by name, without TensorFlow: one entry each, and every optimizer as one."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+from tff_noise import params as params_lib
+from tff_noise.algorithms import fedcorr_params
+from tff_noise.algorithms import parameters
+from tff_noise.optimizers import catalog as optimizers
+
+
+class Entry(NamedTuple):
+  """An algorithm on the command line.
+
+  Attributes:
+    name: Its name.
+    title: One line for `--list_methods`.
+    paper: Where it comes from.
+    place: `module:function` in this folder, from (`task.Task`, parameters) to the algorithm.
+    params: Frozen dataclass of its own parameters; `__post_init__` checks them.
+    stages: The names that --stages takes.
+    per_client: What the server, or another client, sees of single clients, which no secure sum can
+      hide; '' for nothing.
+    takes_base: Whether it can run on the optimizer that --base names.
+    compares_models: Whether the server compares models of single clients, so that no update can be
+      summed securely.
+    corrects_labels: Whether clients change their labels.
+    fewest_clients: Below which a sum over all clients would hide nothing.
+    report: Module of `tff_noise.report` with its section of the report and its lines of the closing
+      summary; '' for none.
+  """
+
+  name: str
+  title: str
+  paper: str
+  place: str
+  params: type
+  stages: tuple[str, ...] = ()
+  per_client: str = ''
+  takes_base: bool = False
+  compares_models: bool = False
+  corrects_labels: bool = False
+  fewest_clients: int = 1
+  report: str = ''
+
+  def build(self, task: Any, params: Any) -> Any:
+    """Returns the `algorithm.Algorithm` for a `task.Task`; loads TensorFlow."""
+    function = params_lib.implementation(f'tff_noise.algorithms.{self.place}')
+    if self.name in optimizers.OPTIMIZERS:
+      function = functools.partial(function, optimizer=self.name)
+    return function(task, params)
+
+
+_ENTRIES = (
+    Entry('clipfl', 'prune the clients whose models are seldom among the best',
+          'Morafah et al., 2024', 'clipfl:build', parameters.ClipFLParams,
+          stages=('identify', 'train'), takes_base=True, compares_models=True, report='pruning',
+          per_client="each client's model, which it compares, and with selector=lid its LID score"),
+    Entry('elr', 'early-learning regularisation: clients pull towards their earlier predictions',
+          'Liu et al., Early-Learning Regularization Prevents Memorization of Noisy Labels, '
+          'NeurIPS 2020',
+          'elr:build', parameters.ELRParams, takes_base=True),
+    Entry('coteaching', 'two networks, each trained on what the other finds easy',
+          'Han et al., Co-teaching: Robust Training of Deep Neural Networks with Extremely Noisy '
+          'Labels, NeurIPS 2018',
+          'coteaching:build', parameters.CoTeachingParams, takes_base=True),
+    Entry('fedcorr', 'finds noisy clients by LID, corrects labels in three stages',
+          'Xu et al., FedCorr: Multi-Stage Federated Learning for Label Noise Correction, CVPR '
+          '2022',
+          'fedcorr:build', fedcorr_params.FedCorrParams,
+          stages=('preprocess', 'finetune', 'usual'), takes_base=True, corrects_labels=True,
+          report='label_correction',
+          per_client='the LID score and the estimated noise of each client, and in pre-processing '
+          'with one client a round its model'),
+    Entry('feddpcont', 'contrastive labels drawn from a label distribution learned under label-DP',
+          'Di et al., Federated Learning with Local Openset Noisy Labels, ECCV 2024',
+          'feddpcont:build', parameters.FedDPContParams, takes_base=True, fewest_clients=2,
+          report='label_prior'),
+    Entry('gce', 'the generalised cross-entropy, which trusts unlikely labels less',
+          'Zhang and Sabuncu, Generalized Cross Entropy Loss for Training Deep Neural Networks '
+          'with Noisy Labels, NeurIPS 2018',
+          'gce:build', parameters.GCEParams, takes_base=True),
+    Entry('rofl', 'class centroids that all clients share, small losses, and pseudo-labels',
+          'Yang et al., Robust Federated Learning with Noisy Labels, IEEE Intelligent Systems 2022',
+          'rofl:build', parameters.RoFLParams, takes_base=True),
+)
+
+ALGORITHMS = {
+    **{
+        o.name: Entry(
+            o.name, o.title, o.paper, 'plain:build', o.params,
+            per_client=o.per_client, compares_models=o.compares_models,
+        )
+        for o in optimizers.OPTIMIZERS.values()
+    },
+    **{entry.name: entry for entry in _ENTRIES},
+}

@@ -1,0 +1,389 @@
+"""A client's computation: its programs, and between their `init` and `final` local SGD.
+
+Local SGD is fresh in every round: E epochs over the client's examples in a random order, in batches
+of B of which the last of an epoch may be smaller. Its random numbers are a function of (seed,
+round, client, step) alone.
+"""
+
+import collections
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_noise import rng
+from tff_noise import types
+from tff_noise.clients import loops
+from tff_noise.clients import prediction
+from tff_noise.clients import program as program_lib
+from tff_noise.clients import seeds
+from tff_noise.models import images
+from tff_noise.models import keras_model
+from tff_noise.privacy import protection
+from tff_noise.uplink import per_client
+from tff_noise.uplink import uplink
+
+# Public bounds of the metrics; the secure sum clips to them.
+_MAX_LOSS = 100.0
+_MAX_EXAMPLES = 2.0**24  # Up to here float32 counts exactly.
+
+# What is folded into an epoch's seed besides `seeds.SHUFFLE`, so that no two uses share random
+# numbers.
+_DRAW, _FIRST_STEP = 1, 2
+_PREDICT = -1  # Into a client's seed, where epochs count from 0.
+_AUGMENT = 0  # Into a step's seed; `mixup` has 1.
+
+# What every client that trains adds to its update.
+TRAINING_SUMS = (
+    uplink.UplinkSum(
+        'loss', np.float32, -_MAX_LOSS * 2**16, _MAX_LOSS * 2**16,
+        'training loss times examples, shown each round',
+    ),
+    uplink.UplinkSum(
+        'examples', np.float32, 0.0, _MAX_EXAMPLES, 'turns the summed loss into a mean',
+        protection.Counts(),
+    ),
+    uplink.UplinkSum(
+        'rejected', np.int32, 0, 1, 'clients whose update was not finite and was left out'
+    ),
+)
+
+
+def build(
+    model: keras_model.KerasModel,
+    programs: tuple[program_lib.ClientProgram, ...],
+    *,
+    seed: int,
+    training: types.LocalTraining | None = None,
+    optimizer_type: tff.Type | tuple[()] = (),
+    sends_model: bool = True,
+    averages: bool = True,
+    identified: bool = False,
+) -> tff.Computation:
+  """Returns the computation of one client.
+
+  Args:
+    model: The model, of as many networks as it has.
+    programs: What the client does; with `training` the first one has the loss.
+    seed: The experiment's seed.
+    training: Local SGD; None for programs without steps.
+    optimizer_type: TFF type of what the federated optimizer's server sends besides the model.
+    sends_model: Whether the server sends a model; if not, a program's `start` says what is trained.
+    averages: Whether the update is sent, to be averaged.
+    identified: Whether the reports have the client's id though there may be none.
+
+  Returns:
+    A computation `(<broadcast=Broadcast, data=D*, local=ClientInput> -> ClientOutput)`. A client
+    without examples, or whose update is not finite, contributes a zero update of weight zero.
+  """
+  declared = program_lib.declared(programs)
+  base_seed = rng.tf_seed(seed, 'client pass' if training is None else 'local training')
+  broadcast_type = tff.to_type(
+      program_lib.Broadcast(
+          model.weights_type if sends_model else (),
+          np.int32,
+          program_lib.received_type(declared.receives),
+          optimizer_type,
+      )
+  )
+  input_type = tff.to_type(
+      uplink.ClientInput(
+          program_lib.own_type(declared.own), program_lib.messages_type(declared.messages)
+      )
+  )
+
+  @tff.tensorflow.computation(broadcast_type, model.data_type, input_type)
+  def client(broadcast, data, local):
+    networks = _Networks(
+        keras_model.build_zeros(model),
+        keras_model.build_zeros(model) if any(p.uses_received_model for p in programs) else None,
+    )
+
+    @tf.function(autograph=False)
+    def run(broadcast, data, local):
+      examples = data.get_single_element()
+      work = _Work(model, networks, programs, training, examples, averages)
+      seed = seeds.fold(base_seed, examples['client'])
+      if training is not None:
+        seed = seeds.fold(base_seed, broadcast.round_num, examples['client'])
+      known = _client(work, seed, broadcast, local)
+      if training is None:
+        start = _start(work, known)
+        if tf.nest.flatten(start):
+          keras_model.assign(networks.trained, start)
+        output = _finish(work, known, _look(work, known))
+      else:
+        output = _finish(work, known, _train(work, known))
+      if identified and not output.reports:
+        output = output._replace(reports=collections.OrderedDict(client=examples['client']))
+      return output
+
+    return run(broadcast, data, local)
+
+  return client
+
+
+class _Networks(NamedTuple):
+  """The Keras models of a client's computation; `received` is None where no program looks at it."""
+
+  trained: tf.keras.Model
+  received: tf.keras.Model | None
+
+
+class _Work(NamedTuple):
+  """What a client computes with."""
+
+  model: keras_model.KerasModel
+  networks: _Networks
+  programs: tuple[program_lib.ClientProgram, ...]
+  training: types.LocalTraining | None
+  examples: Any
+  averages: bool
+
+  def load(self, positions, seed):
+    """The images at these positions: read where they are files, augmented where training does."""
+    x = images.read(tf.gather(self.examples['x'], positions), self.model.input_shape)
+    if self.training.augmentation == 'crop_flip':
+      x = images.crop_and_flip(x, seeds.fold(seed, _AUGMENT))
+    return x
+
+
+class _Trained(NamedTuple):
+  """What local training came to.
+
+  Attributes:
+    update: From where training started to where it ended; `()` without training.
+    loss: The mean of the batches' losses.
+    steps: Their number.
+    labels: What was trained on.
+    carries: What each program carries.
+  """
+
+  update: Any
+  loss: tf.Tensor
+  steps: tf.Tensor
+  labels: tf.Tensor
+  carries: tuple[Any, ...]
+
+
+def _client(work, seed, broadcast, local):
+  """What the client knows before its first step."""
+  network, input_shape = work.networks.trained, work.model.input_shape
+  augments = work.training is None or work.training.augmentation == 'crop_flip'
+  predict_seed = seed if work.training is None else seeds.fold(seed, _PREDICT)
+
+  def outputs(augmented, positions, with_features):
+    x = work.examples['x']
+    if positions is not None:
+      x = tf.gather(x, positions)
+    of_all = range(len(network.outputs))
+    given = prediction.outputs(
+        network, input_shape, x, predict_seed if augmented and augments else None,
+        of_all if with_features else of_all[::2],
+    )
+    if not with_features:
+      return (given[0] if len(given) == 1 else given), None
+    return keras_model.outputs_of(given)
+
+  return program_lib.Client(
+      id=work.examples['client'],
+      weights=broadcast.weights,
+      round_num=broadcast.round_num,
+      received=broadcast.received,
+      optimizer=broadcast.optimizer,
+      own=local.own,
+      messages=local.messages,
+      labels=work.examples['y'],
+      seed=seed,
+      outputs=outputs,
+  )
+
+
+def _start(work, client):
+  """The weights that the network has at first; `()` where it gets none."""
+  start = client.weights
+  for program in work.programs:
+    if program.start is not None:
+      start = program.start(client)
+  return start
+
+
+def _look(work, client):
+  """Programs without steps."""
+  return _Trained(
+      (), tf.constant(0.0), tf.constant(0), client.labels,
+      tuple(program.init(client) for program in work.programs),
+  )
+
+
+def _train(work, client):
+  """Runs E epochs from where the programs start."""
+  network, programs, training = work.networks.trained, work.programs, work.training
+  start = _start(work, client)
+  keras_model.assign(network, start)
+  if work.networks.received is not None:
+    keras_model.assign(work.networks.received, client.weights)
+  columns = _columns(programs, client)
+  carries = tuple(program.init(client) for program in programs)
+  optimizer = _optimizer(training)
+  variables = list(network.trainable_variables)
+  state = optimizer.initialize([tf.TensorSpec(v.shape, v.dtype) for v in variables])
+  num_examples = tf.shape(columns.labels)[0]
+
+  def epoch(number, progress):
+    seed = seeds.fold(client.seed, number)
+    order = _visited(seeds.batch_order(seed, num_examples), columns.visit)
+    count = num_examples if columns.visit is None else tf.shape(order)[0]
+    drawn = {}
+    for program in programs:
+      if program.draw is not None:
+        inputs = program_lib.Epoch(client, number, count, seeds.fold(seed, _DRAW))
+        drawn.update(program.draw(inputs))
+
+    def step(epoch_step, progress):
+      state, total_loss, steps, carries = progress
+      first = epoch_step * training.batch_size
+      batch = order[first : first + training.batch_size]
+      step_seed = seeds.fold(seed, _FIRST_STEP + first)
+      labels = tf.gather(columns.labels, batch)
+      of_batch = {name: tf.gather(v, batch) for name, v in columns.values.items()}
+      of_batch.update({n: v[first : first + training.batch_size] for n, v in drawn.items()})
+      x = work.load(batch, step_seed)
+      for program in programs:
+        if program.transform is not None:
+          x, found = program.transform(program_lib.Batch(x, labels, step_seed))
+          of_batch.update(found)
+      with tf.GradientTape() as tape:
+        logits, features = keras_model.outputs_of(network(x, training=True))
+        now = program_lib.Step(
+            client=client, logits=logits, features=features, labels=labels, positions=batch,
+            columns=of_batch, number=steps, epoch=number, epoch_step=epoch_step, seed=step_seed,
+            carry=carries[0], variables=keras_model.variables_of(network),
+            view=lambda seed: work.load(batch, seed),
+            forward=lambda x: keras_model.outputs_of(network(x, training=True)),
+            received_forward=_received_forward(work.networks.received),
+        )
+        loss = programs[0].loss(now)
+        loss, found = loss if isinstance(loss, tuple) else (loss, ())
+      gradients = tape.gradient(
+          loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+      )
+      values = [v.read_value() for v in variables]
+      now = now._replace(weights=values, anchor=list(start.trainable), found=found)
+      carried = []
+      for program, carry in zip(programs, carries, strict=True):
+        if program.step is not None:
+          gradients, carry = program.step(now._replace(gradients=gradients, carry=carry))
+        carried.append(carry)
+      if training.weight_decay:
+        gradients = [g + training.weight_decay * v for g, v in zip(gradients, values, strict=True)]
+      state, values = optimizer.next(state, values, gradients)
+      for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+      return state, total_loss + loss, steps + 1, tuple(carried)
+
+    num_steps = (count + training.batch_size - 1) // training.batch_size
+    return loops.repeat(num_steps, step, progress)
+
+  _, total_loss, steps, carries = loops.repeat(
+      training.epochs, epoch, (state, tf.constant(0.0), tf.constant(0), carries)
+  )
+  return _Trained(
+      update=tf.nest.map_structure(tf.subtract, start, keras_model.read(network)),
+      loss=tf.math.divide_no_nan(total_loss, tf.cast(steps, tf.float32)),
+      steps=steps,
+      labels=columns.labels,
+      carries=carries,
+  )
+
+
+def _columns(programs, client):
+  """The programs' columns together."""
+  together = program_lib.Columns({}, client.labels)
+  for program in programs:
+    if program.columns is not None:
+      columns = program.columns(client)
+      together = program_lib.Columns(
+          {**together.values, **columns.values},
+          together.labels if columns.labels is None else columns.labels,
+          together.visit if columns.visit is None else columns.visit,
+      )
+  return together
+
+
+def _visited(order, visit):
+  """The examples of an epoch in their order: those that are visited, or all if none is."""
+  if visit is None:
+    return order
+  chosen = tf.boolean_mask(order, tf.gather(visit, order))
+  return tf.cond(tf.size(chosen) > 0, lambda: chosen, lambda: order)
+
+
+def _optimizer(training):
+  if training.optimizer == 'adam':
+    return tff.learning.optimizers.build_adam(training.learning_rate, epsilon=1e-8)
+  return tff.learning.optimizers.build_sgdm(training.learning_rate, training.momentum or None)
+
+
+def _received_forward(network):
+  if network is None:
+    return None
+  return lambda x: keras_model.outputs_of(network(x, training=False))
+
+
+def _finish(work, client, trained):
+  """Packs a client's result; one that is not finite is replaced by nothing."""
+  trains = work.training is not None
+  # A sum is finite only if all of its terms are; it is the quicker question.
+  finite = tf.constant(True)
+  if trains:
+    finite = tf.math.is_finite(
+        tf.add_n([trained.loss, *(tf.reduce_sum(t) for t in tf.nest.flatten(trained.update))])
+    )
+
+  def keep(values):
+    return _or_zeros(finite, values) if trains else values
+
+  weight = keep(tf.cast(tf.shape(trained.labels)[0], tf.float32))
+  sums, reports, own = collections.OrderedDict(), collections.OrderedDict(), dict(client.own)
+  if trains:
+    sums.update(
+        loss=keep(trained.loss) * weight,
+        examples=weight,
+        rejected=tf.cast(tf.logical_not(finite), tf.int32),
+    )
+  result = program_lib.Result(
+      client, keep(trained.update), (), trained.steps, weight, trained.loss, trained.labels, ()
+  )
+  if trains:
+    result = result._replace(weights=keep(keras_model.read(work.networks.trained)))
+  for program, carry in zip(work.programs, trained.carries, strict=True):
+    if program.final is None:
+      continue
+    sent = program.final(result._replace(carry=carry))
+    if sent.update is not None:
+      result = result._replace(update=sent.update)
+    own.update(sent.own)
+    sums.update({name: keep(tf.convert_to_tensor(v)) for name, v in sent.sums.items()})
+    reports.update(sent.reports)
+  own = program_lib.in_order(own)
+  # What a model that diverged says of the client's own state is not kept either.
+  if trains:
+    own = tf.cond(finite, lambda: own, lambda: program_lib.in_order(client.own))
+  update = ()
+  if work.averages:
+    # Whatever a program makes of no update: in the mean, 0 times what is not finite would be seen.
+    update = _or_zeros(weight > 0, result.update)
+  return uplink.ClientOutput(
+      update,
+      weight,
+      sums,
+      per_client.pack_reports(work.examples, reports),
+      uplink.ReturnedState(client.id, own),
+  )
+
+
+def _or_zeros(condition, values):
+  """The values, uncopied, or zeros; not a product: NaN * 0 is NaN."""
+  return tf.cond(condition, lambda: values, lambda: tf.nest.map_structure(tf.zeros_like, values))

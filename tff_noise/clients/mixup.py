@@ -1,0 +1,49 @@
+"""Mixup: training on blends of images (Zhang et al. 2018)."""
+
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+
+from tff_noise.clients import program
+from tff_noise.clients import seeds
+
+# Names of the columns: the label of the other image of a blend, and the share of the first.
+OTHER_LABELS, SHARE = 'other_labels', 'share'
+
+_MIX = 1  # Into a step's seed; augmentation has 0.
+
+
+def transform(
+    alpha: float,
+) -> Callable[[program.Batch], tuple[tf.Tensor, Mapping[str, tf.Tensor]]]:
+  """Returns a `ClientProgram.transform`: every image is blended with another of its batch.
+
+  `lambda x_i + (1 - lambda) x_j` with lambda from Beta(alpha, alpha), drawn once a batch. Bytes
+  stay
+  bytes: blended pixels are rounded. Its columns are `OTHER_LABELS`, int32 `[b]`, and `SHARE`,
+  float32, lambda.
+
+  Args:
+    alpha: Positive; 0 for none, which gives the labels themselves and 1.
+  """
+
+  def blend(batch):
+    if not alpha:
+      return batch.images, {OTHER_LABELS: batch.labels, SHARE: tf.constant(1.0)}
+    for_share, for_others = tf.unstack(
+        tf.random.experimental.stateless_split(seeds.fold(batch.seed, _MIX), 2)
+    )
+    # Beta(a, a) is G / (G + G') of two Gamma(a).
+    gamma = tf.random.stateless_gamma([2], for_share, alpha)
+    share = tf.math.divide_no_nan(gamma[0], gamma[0] + gamma[1])
+    other = tf.random.experimental.stateless_shuffle(
+        tf.range(tf.shape(batch.labels)[0]), for_others
+    )
+    pixels = tf.cast(batch.images, tf.float32)
+    blended = share * pixels + (1 - share) * tf.gather(pixels, other)
+    if batch.images.dtype.is_integer:
+      blended = tf.round(blended)
+    columns = {OTHER_LABELS: tf.gather(batch.labels, other), SHARE: share}
+    return tf.cast(blended, batch.images.dtype), columns
+
+  return blend

@@ -1,0 +1,670 @@
+"""Computations in which clients take part, each with every field that leaves a client.
+
+`train` composes a round of federated learning from its parts:
+
+```
+  server state ──► broadcast ──► client programs ┬─ update, weight ──► mean ──► server step ──┐
+                        ▲                        ├─ sums ───────────► sum  ──► metrics       │
+   client data ─────────┤                        ├─ reports ──► by client ──► metrics        │
+                        │                        └─ local ──► back to the client's own store │
+   client's own state ──┘                                       next global model ◄──────────┘
+```
+
+Without client state this becomes a `tff.learning.templates.LearningProcess`, for any TFF program or
+runtime. With it, a `StatefulProcess`, whose `next` has a third, client-placed argument and result.
+Both are one function here, so they cannot drift apart. `collect` is the same without a next model:
+what clients send is summed, or shown by client.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_noise import types
+from tff_noise.clients import local_sgd
+from tff_noise.clients import program as program_lib
+from tff_noise.federated import aggregation as aggregation_lib
+from tff_noise.federated import optimizer as optimizer_lib
+from tff_noise.federated import stacked
+from tff_noise.federated import task as task_lib
+from tff_noise.models import keras_model
+from tff_noise.uplink import disclosure
+from tff_noise.uplink import per_client
+from tff_noise.uplink import uplink
+
+_State = tff.learning.templates.LearningAlgorithmState
+
+
+class StatefulProcess(NamedTuple):
+  """A learning process whose clients keep something between rounds, or get messages of their own.
+
+  Attributes:
+    initialize: `( -> S@SERVER)`.
+    next: `(<state=S@SERVER, data={D*}@CLIENTS, local={L}@CLIENTS> ->
+      <state=S@SERVER, metrics=M@SERVER, local={R}@CLIENTS>)`. L is an `uplink.ClientInput`, R an
+      `uplink.ReturnedState`, with the client's id: see `uplink.by_client`.
+    get_model_weights: `(S -> W)`.
+    set_model_weights: `(<S, W> -> S)`.
+    get_hparams: `(S -> H)`, what the server sends to all besides the model.
+    set_hparams: `(<S, H> -> S)`.
+    local_type: L.
+    server_data_type: TFF type of a fourth, server-placed argument: what the server compares
+      clients' models on. None if there is none.
+  """
+
+  initialize: tff.Computation
+  next: tff.Computation
+  get_model_weights: tff.Computation
+  set_model_weights: tff.Computation
+  get_hparams: tff.Computation
+  set_hparams: tff.Computation
+  local_type: tff.Type
+  server_data_type: tff.Type | None = None
+
+
+class StatefulOutput(NamedTuple):
+  """The result of `StatefulProcess.next`."""
+
+  state: object
+  metrics: object
+  local: object
+
+
+class Collection(NamedTuple):
+  """What runs where no model is updated.
+
+  Attributes:
+    next: `(<broadcast=B@SERVER, data={D*}@CLIENTS, local={L}@CLIENTS> ->
+      <sums=M@SERVER, reports=R@SERVER, mean=A@SERVER, local={S}@CLIENTS>)`; B a
+      `program.Broadcast`, L an `uplink.ClientInput`, S an `uplink.ReturnedState`. Of labels alone
+      `({D}@CLIENTS -> M@SERVER)`.
+  """
+
+  next: tff.Computation
+
+
+class Computation(NamedTuple):
+  """A computation in which clients take part, and the account of what they send.
+
+  Attributes:
+    name: Unique in its algorithm.
+    process: What runs.
+    fields: Every value that leaves a client, checked against the compiled `next`.
+    declared: What its clients keep, receive and send.
+    broadcast_bytes: Size of what the server sends to each client, messages left aside.
+    optimizer: The federated optimizer; None where no model is updated.
+    server_data: What a process with `server_data_type` is given.
+    on_labels: Whether clients take part with their labels alone, see `label_histogram`.
+    sends_model: Whether the server sends a model.
+    trains: Whether clients train: who takes part counts as a participant of the round.
+    model: What is trained, where a model is updated.
+  """
+
+  name: str
+  process: tff.learning.templates.LearningProcess | StatefulProcess | Collection
+  fields: tuple[uplink.UplinkField, ...]
+  declared: program_lib.Declared = program_lib.declared(())
+  broadcast_bytes: int = 0
+  optimizer: optimizer_lib.FederatedOptimizer | None = None
+  server_data: Any = None
+  on_labels: bool = False
+  sends_model: bool = True
+  trains: bool = False
+  model: keras_model.KerasModel | None = None
+
+  @property
+  def next(self) -> tff.Computation:
+    """What clients take part in."""
+    return self.process.next
+
+  def send(self, state: Any, **values: Any) -> Any:
+    """Returns the state of a learning process whose clients receive these values from now on.
+
+    Args:
+      state: Of `process`.
+      **values: All that clients receive besides the model, see `ClientProgram.receives`.
+
+    Raises:
+      ValueError: If these are not all of it.
+    """
+    first = self.declared.receives
+    if values.keys() != first.keys():
+      raise ValueError(f'{self.name!r} sends {sorted(first)}, got {sorted(values)}')
+    hparams = tf.nest.map_structure(
+        lambda value, like: np.asarray(value, np.asarray(like).dtype),
+        program_lib.in_order(values), program_lib.in_order(first),
+    )
+    return self.process.set_hparams(state, hparams)
+
+  def initial_input(self, labels: np.ndarray) -> uplink.ClientInput:
+    """Returns what a client that has not taken part yet brings, if it gets no messages.
+
+    Args:
+      labels: int32 `[n_c]`, the client's.
+    """
+    own = {
+        name: program_lib.initial_own(first, labels) for name, first in self.declared.own.items()
+    }
+    return uplink.ClientInput(program_lib.in_order(own), collections.OrderedDict())
+
+  @property
+  def uplink_bytes(self) -> int:
+    """Size of what each client sends."""
+    return sum(field.num_bytes for field in self.fields)
+
+  @property
+  def messages_bytes(self) -> int:
+    """Size of what the server sends to each client alone."""
+    return sum(uplink.num_bytes(m.type_spec) for m in self.declared.messages)
+
+  @property
+  def released(self) -> tuple[uplink.UplinkField, ...]:
+    """Everything that somebody gets to see of a client: the fields, and messages about others."""
+    return (
+        *self.fields,
+        *(uplink.field_of_message(m) for m in self.declared.messages if m.from_others),
+    )
+
+
+def train(
+    name: str,
+    task: task_lib.Task,
+    program: program_lib.ClientProgram,
+    *,
+    training: types.LocalTraining | None = None,
+    optimizer: optimizer_lib.FederatedOptimizer | None = None,
+    selector: stacked.Selector | None = None,
+    server_data: Any = None,
+) -> Computation:
+  """Composes a round of training.
+
+  Args:
+    name: Unique in its algorithm.
+    task: What is trained, how, and by which aggregation.
+    program: What clients do; with a loss.
+    training: In place of the task's.
+    optimizer: In place of the task's, which is FedAvg if the task has none.
+    selector: Whose updates the server uses; all, if not given.
+    server_data: What the selector compares models on, as TFF takes it.
+
+  Returns:
+    The round and its uplink. Its metrics are `client_work.train`: `loss` (mean over examples),
+    `examples`, `rejected` (clients left out), and one entry for each of the program's sums; and
+    `reports`, what clients reported and a selector found, if there are any.
+
+  Raises:
+    disclosure.UndeclaredUplinkError: If the compiled computation sends what is not declared.
+  """
+  model = task.model
+  optimizer = optimizer or task.optimizer or optimizer_lib.fed_avg(model.weights_type)
+  programs = (program, optimizer.client)
+  declared = program_lib.declared(programs)
+  if task.aggregation.scalar is None:
+    _require_updates_alone(model, declared, optimizer, selector)
+  server = optimizer.server
+  initialize_server = tff.tensorflow.computation(server.initialize)
+  server_state_type = initialize_server.type_signature.result
+  optimizer_type = tff.tensorflow.computation(
+      server.broadcast, server_state_type
+  ).type_signature.result
+  is_stacked = selector is not None or optimizer.combine is not None
+  client = local_sgd.build(
+      model, programs, seed=task.seed, training=training or task.training,
+      optimizer_type=optimizer_type, identified=is_stacked,
+  )
+  parts = _Parts(
+      task, declared, optimizer, selector, server_state_type, client.type_signature.result
+  )
+  step = _stacked_step(parts) if is_stacked else _mean_step(parts)
+  distributor = tff.learning.templates.build_broadcast_process(model.weights_type)
+  initial_weights = keras_model.build_initial_weights(model, task.seed)
+  hparams_type = program_lib.received_type(declared.receives)
+
+  @tff.tensorflow.computation
+  def initial_client_work():
+    return collections.OrderedDict(
+        round_num=1,
+        hparams=tf.nest.map_structure(tf.constant, program_lib.in_order(declared.receives)),
+    )
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_zip(
+        _State(
+            global_model_weights=tff.federated_eval(initial_weights, tff.SERVER),
+            distributor=distributor.initialize(),
+            client_work=tff.federated_eval(initial_client_work, tff.SERVER),
+            aggregator=step.initialize(),
+            finalizer=tff.federated_eval(initialize_server, tff.SERVER),
+        )
+    )
+
+  state_type = initialize.type_signature.result
+  local_type = client.type_signature.parameter[2]
+  server_data_type = None if selector is None else selector.server_data_type
+  stateless = not declared.own and not declared.messages and server_data_type is None
+
+  @tff.tensorflow.computation(state_type.member.client_work)
+  def next_client_work(state):
+    return collections.OrderedDict(round_num=state['round_num'] + 1, hparams=state['hparams'])
+
+  @tff.tensorflow.computation(
+      model.weights_type, state_type.member.client_work, server_state_type
+  )
+  def make_broadcast(weights, state, server_state):
+    return program_lib.Broadcast(
+        weights, state['round_num'], state['hparams'], server.broadcast(server_state)
+    )
+
+  def run_round(state, data, local, server_data=None):
+    broadcast = tff.federated_broadcast(
+        tff.federated_map(
+            make_broadcast, (state.global_model_weights, state.client_work, state.finalizer)
+        )
+    )
+    output = tff.federated_map(client, (broadcast, data, local))
+    stepped = step.next(state, output, server_data)
+    next_state = tff.federated_zip(
+        _State(
+            global_model_weights=stepped.weights,
+            distributor=state.distributor,
+            client_work=tff.federated_map(next_client_work, state.client_work),
+            aggregator=stepped.aggregator,
+            finalizer=stepped.server,
+        )
+    )
+    return next_state, tff.federated_zip(_metrics(stepped)), output.local
+
+  data_type = tff.FederatedType(model.data_type, tff.CLIENTS)
+
+  if stateless:
+
+    @tff.tensorflow.computation
+    def no_local():
+      return uplink.ClientInput(collections.OrderedDict(), collections.OrderedDict())
+
+    @tff.federated_computation(state_type, data_type)
+    def next_fn(state, data):
+      local = tff.federated_eval(no_local, tff.CLIENTS)
+      state, metrics, _ = run_round(state, data, local)
+      return tff.learning.templates.LearningProcessOutput(state, metrics)
+
+  elif server_data_type is None:
+
+    @tff.federated_computation(
+        state_type, data_type, tff.FederatedType(local_type, tff.CLIENTS)
+    )
+    def next_fn(state, data, local):
+      return StatefulOutput(*run_round(state, data, local))
+
+  else:
+
+    @tff.federated_computation(
+        state_type,
+        data_type,
+        tff.FederatedType(local_type, tff.CLIENTS),
+        tff.FederatedType(server_data_type, tff.SERVER),
+    )
+    def next_fn(state, data, local, server_data):
+      return StatefulOutput(*run_round(state, data, local, server_data))
+
+  disclosure.check(next_fn, step.fields)
+
+  accessors = _accessors(state_type.member, hparams_type)
+  if stateless:
+    get_model_weights, set_model_weights, get_hparams, set_hparams = accessors
+    process = tff.learning.templates.LearningProcess(
+        initialize,
+        next_fn,
+        get_model_weights,
+        set_model_weights,
+        get_hparams_fn=get_hparams,
+        set_hparams_fn=set_hparams,
+    )
+  else:
+    process = StatefulProcess(initialize, next_fn, *accessors, local_type, server_data_type)
+  return Computation(
+      name, process, step.fields, declared,
+      uplink.num_bytes(make_broadcast.type_signature.result), optimizer, server_data, trains=True,
+      model=model,
+  )
+
+
+def collect(
+    name: str,
+    task: task_lib.Task,
+    program: program_lib.ClientProgram,
+    *,
+    model: keras_model.KerasModel | None = None,
+    training: types.LocalTraining | None = None,
+    sends_model: bool = True,
+    mean_for: str = '',
+) -> Computation:
+  """Composes a computation in which no model is updated.
+
+  Args:
+    name: Unique in its algorithm.
+    task: What the clients compute with, and how sums are taken.
+    program: What clients do.
+    model: In place of the task's.
+    training: How clients train models of their own; None for no training.
+    sends_model: Whether clients get the global model.
+    mean_for: What the mean over clients of the program's update, weighted by their examples, is
+      for; '' where none is taken.
+
+  Returns:
+    The computation and its uplink: sums and reports of the program, the mean of its updates, and of
+    clients that train their loss, examples, and whether their training failed.
+
+  Raises:
+    types.UsageError: If nothing but updates may leave a client.
+    disclosure.UndeclaredUplinkError: If the compiled computation sends what is not declared.
+  """
+  model = model or task.model
+  declared = program_lib.declared((program,))
+  sums = (*(local_sgd.TRAINING_SUMS if training else ()), *declared.sums)
+  if task.aggregation.scalar is None and (sums or declared.reports or mean_for):
+    sent = ', '.join([value.name for value in (*sums, *declared.reports)] or [name])
+    raise types.UsageError(
+        f'--client_dp_noise protects updates alone, and here clients send: {sent}'
+    )
+  client = local_sgd.build(
+      model, (program,), seed=task.seed, training=training, sends_model=sends_model,
+      averages=bool(mean_for),
+  )
+  update_type = client.type_signature.result.update
+  mean = None
+  if mean_for:
+    mean = task.aggregation.update.create(update_type, tff.TensorType(np.float32))
+  broadcast_type, data_type, local_type = client.type_signature.parameter
+
+  @tff.federated_computation(
+      tff.FederatedType(broadcast_type, tff.SERVER),
+      tff.FederatedType(data_type, tff.CLIENTS),
+      tff.FederatedType(local_type, tff.CLIENTS),
+  )
+  def next_fn(broadcast, data, local):
+    output = tff.federated_map(client, (tff.federated_broadcast(broadcast), data, local))
+    collected = tff.federated_value((), tff.SERVER)
+    if declared.reports:
+      collected = per_client.collect(output.reports)
+    average = tff.federated_value((), tff.SERVER)
+    if mean is not None:
+      # Without noise a mean has no state that would go on.
+      average = mean.next(mean.initialize(), output.update, output.weight).result
+    return collections.OrderedDict(
+        sums=_sum(output.sums, sums, task.aggregation), reports=collected, mean=average,
+        local=output.local,
+    )
+
+  fields = (
+      *_mean_fields(name, mean_for, task.aggregation, update_type),
+      *_sum_fields(sums, task.aggregation),
+      *per_client.fields(declared.reports),
+  )
+  disclosure.check(next_fn, fields)
+  return Computation(
+      name, Collection(next_fn), fields, declared, uplink.num_bytes(broadcast_type),
+      sends_model=sends_model, trains=training is not None,
+  )
+
+
+def _mean_fields(name, mean_for, aggregation, update_type):
+  """Those of a mean of updates, by the name of what is averaged."""
+  if not mean_for:
+    return ()
+  return tuple(
+      f._replace(name=f.name.replace('update', name, 1), reason=mean_for)
+      for f in aggregation.update_fields(update_type)
+  )
+
+
+def _require_updates_alone(model, declared, optimizer, selector):
+  """Raises `UsageError` where clients would send more than one noise protects."""
+  if selector is not None or optimizer.combine is not None:
+    raise types.UsageError(
+        '--client_dp_noise protects a sum of updates, and here the server takes single models'
+    )
+  sent = [value.name for value in (*declared.sums, *declared.reports)]
+  if optimizer.server.counts_examples:
+    sent.append('examples')
+  if sent:
+    raise types.UsageError(
+        '--client_dp_noise protects updates alone, and here clients also send: ' + ', '.join(sent)
+    )
+  if len(model.weights_type.non_trainable):
+    raise types.UsageError(
+        '--client_dp_noise would put noise on batch statistics: use --norm=group'
+    )
+
+
+class _Parts(NamedTuple):
+  """What the server's step is built from."""
+
+  task: task_lib.Task
+  declared: program_lib.Declared
+  optimizer: optimizer_lib.FederatedOptimizer
+  selector: stacked.Selector | None
+  server_state_type: tff.Type
+  output_type: tff.StructWithPythonType
+
+  def sums(self, but: tuple[uplink.UplinkSum, ...] = ()) -> tuple[uplink.UplinkSum, ...]:
+    """What is summed over the clients besides their updates."""
+    if self.task.aggregation.scalar is None:
+      return ()
+    return (*local_sgd.TRAINING_SUMS, *(s for s in self.declared.sums if s not in but))
+
+
+class _Stepped(NamedTuple):
+  """Values at the server after a round."""
+
+  weights: tff.Value
+  server: tff.Value
+  aggregator: tff.Value
+  sums: tff.Value
+  measurements: tff.Value
+  reports: tff.Value | None
+
+
+class _Step(NamedTuple):
+  """From the clients' output to the next model.
+
+  Attributes:
+    initialize: The aggregator's.
+    next: From (state, clients' output, the server's own data) to `_Stepped`.
+    fields: All that leaves a client.
+  """
+
+  initialize: Callable[[], tff.Value]
+  next: Callable[[tff.Value, tff.Value, tff.Value | None], _Stepped]
+  fields: tuple[uplink.UplinkField, ...]
+
+
+def _mean_step(parts: _Parts) -> _Step:
+  """The server sees sums alone."""
+  server, aggregation, reports = (
+      parts.optimizer.server, parts.task.aggregation, parts.declared.reports
+  )
+  update_type = parts.output_type.update
+  mean = aggregation.update.create(update_type, tff.TensorType(np.float32))
+  sums = parts.sums()
+
+  @tff.tensorflow.computation(
+      parts.server_state_type, parts.task.model.weights_type, update_type, _sums_type(sums)
+  )
+  def next_server(state, weights, update, sums):
+    return server.next(state, optimizer_lib.ServerInputs(weights, update, sums))
+
+  def next_fn(state, output, server_data):
+    del server_data  # Unused.
+    average = mean.next(state.aggregator, output.update, output.weight)
+    totals = _sum(output.sums, sums, aggregation)
+    server_state, weights = tff.federated_map(
+        next_server, (state.finalizer, state.global_model_weights, average.result, totals)
+    )
+    return _Stepped(
+        weights, server_state, average.state, totals, average.measurements,
+        per_client.collect(output.reports) if reports else None,
+    )
+
+  return _Step(
+      mean.initialize,
+      next_fn,
+      (
+          *aggregation.update_fields(update_type),
+          *_sum_fields(sums, aggregation),
+          *per_client.fields(reports),
+      ),
+  )
+
+
+def _stacked_step(parts: _Parts) -> _Step:
+  """The server sees the contributions of single clients."""
+  optimizer, selector, task = parts.optimizer, parts.selector, parts.task
+  in_rows = optimizer.client.sums
+  sums = parts.sums(but=in_rows)
+  update_type = parts.output_type.update
+  row_type = stacked.row_type(update_type, in_rows, parts.declared.reports)
+  server_data_type = () if selector is None else selector.server_data_type or ()
+
+  @tff.tensorflow.computation(parts.output_type)
+  def make_row(output):
+    return stacked.make_row(output, in_rows)
+
+  @tff.tensorflow.computation(
+      parts.server_state_type, task.model.weights_type, per_client.stack_type(row_type),
+      np.int32, server_data_type,
+  )
+  def next_server(state, weights, rows, round_num, server_data):
+    score = None if selector is None else selector.build_score()
+
+    @tf.function(autograph=False)
+    def run(state, weights, rows, round_num, server_data):
+      decision = stacked.decide(
+          rows,
+          weights=weights,
+          update_type=update_type,
+          optimizer=optimizer,
+          keep=score and stacked.best_of(selector, score, server_data, round_num, task.seed),
+      )
+      return (*optimizer.server.next(state, decision.inputs), decision.reports)
+
+    return run(state, weights, rows, round_num, server_data)
+
+  @tff.tensorflow.computation
+  def nothing():
+    return ()
+
+  def next_fn(state, output, server_data):
+    rows = per_client.collect(tff.federated_map(make_row, output))
+    if server_data is None:
+      server_data = tff.federated_eval(nothing, tff.SERVER)
+    server_state, weights, reports = tff.federated_map(
+        next_server,
+        (
+            state.finalizer, state.global_model_weights, rows,
+            tff.federated_map(_round_num(state), state.client_work), server_data,
+        ),
+    )
+    return _Stepped(
+        weights, server_state, state.aggregator,
+        _sum(output.sums, sums, task.aggregation), tff.federated_value((), tff.SERVER),
+        reports,
+    )
+
+  reason = (
+      'the middle of the clients\' updates cannot be told from their sum'
+      if selector is None
+      else selector.reason
+  )
+  return _Step(
+      lambda: tff.federated_value((), tff.SERVER),
+      next_fn,
+      (
+          *_sum_fields(sums, task.aggregation),
+          *stacked.fields(update_type, in_rows, parts.declared.reports, reason),
+      ),
+  )
+
+
+def _round_num(state):
+  @tff.tensorflow.computation(state.client_work.type_signature.member)
+  def round_num(client_work_state):
+    return client_work_state['round_num']
+
+  return round_num
+
+
+def _sums_type(sums):
+  return tff.to_type(collections.OrderedDict((s.name, s.type_spec) for s in sums))
+
+
+def _sum_fields(sums, aggregation):
+  return tuple(field for s in sums for field in aggregation.scalar_fields(s))
+
+
+def _sum(contributions, sums, aggregation: aggregation_lib.Aggregation):
+  """Sums what the clients send besides updates."""
+  totals = collections.OrderedDict()
+  for s in sums:
+    process = aggregation.scalar(s).create(s.type_spec)
+    # These processes have no state: their bounds are constants.
+    totals[s.name] = process.next(process.initialize(), contributions[s.name]).result
+  return tff.federated_zip(totals) if totals else tff.federated_value(totals, tff.SERVER)
+
+
+def mean_loss(sums: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Returns sums in which the loss is the mean over examples; of tensors, or NumPy numbers."""
+  if 'loss' not in sums:
+    return sums
+  loss = tf.math.divide_no_nan(sums['loss'], sums['examples'])
+  return collections.OrderedDict(sums, loss=loss)
+
+
+def _metrics(stepped):
+  """Turns the summed loss into a mean; TFF's metric layout."""
+  return collections.OrderedDict(
+      client_work=tff.federated_zip(
+          collections.OrderedDict(
+              train=tff.federated_map(tff.tensorflow.computation(mean_loss), stepped.sums)
+          )
+      ),
+      aggregator=stepped.measurements,
+      **({} if stepped.reports is None else {'reports': stepped.reports}),
+  )
+
+
+def _accessors(state_type, hparams_type):
+  """The four computations by which a program reads and changes a state between rounds."""
+
+  @tff.tensorflow.computation(state_type)
+  def get_model_weights(state):
+    return state.global_model_weights
+
+  @tff.tensorflow.computation(state_type, state_type.global_model_weights)
+  def set_model_weights(state, weights):
+    return _replace(state, global_model_weights=weights)
+
+  @tff.tensorflow.computation(state_type)
+  def get_hparams(state):
+    return state.client_work['hparams']
+
+  @tff.tensorflow.computation(state_type, hparams_type)
+  def set_hparams(state, hparams):
+    client_state = collections.OrderedDict(
+        round_num=state.client_work['round_num'], hparams=hparams
+    )
+    return _replace(state, client_work=client_state)
+
+  return get_model_weights, set_model_weights, get_hparams, set_hparams
+
+
+def _replace(state, **changes):
+  fields = {name: getattr(state, name) for name in _State.__annotations__}
+  return _State(**{**fields, **changes})

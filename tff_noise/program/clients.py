@@ -1,0 +1,354 @@
+"""The clients of a simulation, as an algorithm sees them: `algorithm.Clients`.
+
+What an algorithm asks of clients goes through here. It is checked against what the algorithm lists,
+entered into the privacy ledger before it runs, counted in bytes both ways, and answered with what
+the computation declares. What clients keep lies here, by client id; the training loop saves it, and
+an algorithm, which gets a view with the methods of `algorithm.Clients` alone, cannot read it.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_noise import types
+from tff_noise.algorithms import algorithm as algorithm_lib
+from tff_noise.clients import program as program_lib
+from tff_noise.federated import computation as computation_lib
+from tff_noise.federated import label_histogram
+from tff_noise.federated import stacked
+from tff_noise.federated import task as task_lib
+from tff_noise.privacy import ledger as ledger_lib
+from tff_noise.runtimes import client_error
+from tff_noise.selection import policies
+from tff_noise.uplink import per_client
+from tff_noise.uplink import uplink
+
+# What each client keeps: by name, by client id. Lists are replaced, never changed.
+OwnStates = Mapping[str, list[Any]]
+
+
+class Traffic(NamedTuple):
+  """What a round cost and how its training went.
+
+  Attributes:
+    clients: How many trained.
+    bytes_up: Sent by all clients together, to the server.
+    bytes_down: Received by all of them.
+    train_loss: The mean over their examples; nan where nobody may know it.
+    rejected: How many had an update that was not finite.
+  """
+
+  clients: int = 0
+  bytes_up: int = 0
+  bytes_down: int = 0
+  train_loss: float = np.nan
+  rejected: int = 0
+
+
+def initial_own(algorithm: algorithm_lib.Algorithm, federation: types.Federation) -> OwnStates:
+  """Returns what clients keep before the first round."""
+  return {
+      name: [program_lib.initial_own(initial, examples.y) for examples in federation.clients]
+      for name, initial in sorted(algorithm.own.items())
+  }
+
+
+def by_client(own: OwnStates, num_clients: int) -> list[Mapping[str, Any]]:
+  """Returns what each client keeps, by name."""
+  return [{name: states[i] for name, states in own.items()} for i in range(num_clients)]
+
+
+class _View:
+  """The methods of `algorithm.Clients`, and nothing else that can be had of clients."""
+
+  def __init__(self, clients: SimulatedClients):
+    self._clients = clients
+    self.sample, self.train = clients.sample, clients.train
+    self.run, self.forget = clients.run, clients.forget
+
+  @property
+  def everybody(self) -> np.ndarray:
+    """See `algorithm.Clients`."""
+    return self._clients.everybody
+
+  @property
+  def present(self) -> np.ndarray:
+    """See `algorithm.Clients`."""
+    return self._clients.present
+
+
+class SimulatedClients:
+  """The clients, for who runs a simulation; an algorithm gets their `view`. See the module."""
+
+  def __init__(
+      self,
+      algorithm: algorithm_lib.Algorithm,
+      task: task_lib.Task,
+      federation: types.Federation,
+      datasets: Sequence[Any],
+      ledger: ledger_lib.Ledger,
+      own: OwnStates | None = None,
+  ):
+    """Takes the clients as they are before a run's first round, or as they were left.
+
+    Args:
+      algorithm: Whose computations they take part in.
+      task: What it was built from.
+      federation: What they hold.
+      datasets: The same as TFF takes it, by client id.
+      ledger: Where everything is entered that clients send, before they do.
+      own: What they keep, if this is not the start.
+    """
+    self._listed = {c.name: c for c in algorithm.used}
+    self._task, self._federation, self._datasets = task, federation, datasets
+    self._ledger = ledger
+    self._own = dict(own or initial_own(algorithm, federation))
+    self._first = algorithm.own
+    self._participations = np.zeros(len(federation.clients), np.int64)
+    self.begin_round(1, '')
+
+  def begin_round(self, round_num: int, stage: str) -> None:
+    """Called before each round, 1 the run's first."""
+    self._round_num, self._stage = round_num, stage
+    self.traffic = Traffic()
+
+  @property
+  def view(self) -> algorithm_lib.Clients:
+    """What an algorithm gets to see of the clients."""
+    return _View(self)
+
+  @property
+  def own(self) -> OwnStates:
+    """What clients keep."""
+    return dict(self._own)
+
+  @property
+  def participations(self) -> np.ndarray:
+    """int64 `[C]`, rounds that each client took part in."""
+    return self._participations
+
+  def resume(self, own: OwnStates, participations: np.ndarray) -> None:
+    """Goes on from what a checkpoint holds."""
+    self._own = {name: list(states) for name, states in own.items()}
+    self._participations = np.asarray(participations)
+
+  @property
+  def everybody(self) -> np.ndarray:
+    """See `algorithm.Clients`."""
+    return np.arange(len(self._federation.clients))
+
+  @property
+  def present(self) -> np.ndarray:
+    """See `algorithm.Clients`."""
+    return self._task.present(self._round_num)
+
+  def sample(
+      self,
+      computation: computation_lib.Computation,
+      state: algorithm_lib.State,
+      among: np.ndarray | None = None,
+      size: int | None = None,
+  ) -> np.ndarray:
+    """See `algorithm.Clients`."""
+    may = self.present if among is None else np.intersect1d(among, self.present)
+    if not len(may):
+      raise types.UsageError(
+          f'no client can take part in round {self._round_num}: none that may is there (--arrivals)'
+      )
+    size = size or self._task.clients_per_round
+    optimizer = computation.optimizer
+    if optimizer is not None and optimizer.sampler is not None:
+      return optimizer.sampler.choose(self.view, state, may, size)
+    return policies.uniform(self._task.seed, self._round_num, may, size)
+
+  def train(
+      self,
+      computation: computation_lib.Computation,
+      state: algorithm_lib.State,
+      cohort: np.ndarray,
+      **messages: np.ndarray,
+  ) -> algorithm_lib.Output:
+    """See `algorithm.Clients`."""
+    listed = self._check(computation, messages, cohort)
+    if listed.optimizer is None:
+      raise ValueError(f'{listed.name!r} has no next model: it is run, not trained')
+    self._record(listed, cohort)
+    process = listed.process
+    args = [_process_state(listed, state), self._data(cohort)]
+    stateful = isinstance(process, computation_lib.StatefulProcess)
+    if stateful:
+      args.append(self._inputs(listed, cohort, messages))
+      if process.server_data_type is not None:
+        args.append(listed.server_data)
+    output = self._call(process.next, cohort, args)
+    reports = _reports_in_order(output.metrics.get('reports'), cohort)
+    if stateful:
+      used = reports.get(stacked.KEPT, np.ones(len(cohort), bool))
+      self._keep(listed, cohort, output.local, used)
+    sums = output.metrics['client_work']['train']
+    self._count(listed, cohort, sums)
+    return algorithm_lib.Output(
+        _next_state(listed, state, output.state, cohort, reports), np.asarray(cohort), sums, reports
+    )
+
+  def run(
+      self,
+      computation: computation_lib.Computation,
+      state: algorithm_lib.State,
+      cohort: np.ndarray,
+      **messages: np.ndarray,
+  ) -> algorithm_lib.Output:
+    """See `algorithm.Clients`."""
+    listed = self._check(computation, messages, cohort)
+    if listed.optimizer is not None:
+      raise ValueError(f'{listed.name!r} makes a next model: it is trained, not run')
+    cohort = np.asarray(cohort)
+    if not len(cohort):
+      return algorithm_lib.Output(state, cohort, {}, {})
+    self._record(listed, cohort)
+    if listed.on_labels:
+      data = [label_histogram.client_labels(self._federation, i) for i in cohort]
+      histogram = self._call(listed.next, cohort, [data])
+      self._count(listed, cohort, {})
+      return algorithm_lib.Output(state, cohort, {label_histogram.NAME: histogram}, {})
+    output = self._call(
+        listed.next,
+        cohort,
+        [_broadcast(listed, state), self._data(cohort), self._inputs(listed, cohort, messages)],
+    )
+    self._keep(listed, cohort, output['local'], np.ones(len(cohort), bool))
+    sums = computation_lib.mean_loss(output['sums'])
+    self._count(listed, cohort, sums)
+    reports = _reports_in_order(output['reports'], cohort)
+    return algorithm_lib.Output(state, cohort, sums, reports, output['mean'])
+
+  def forget(self, cohort: np.ndarray, *names: str) -> None:
+    """See `algorithm.Clients`."""
+    for name in names:
+      states = list(self._own[name])
+      for client in cohort:
+        labels = self._federation.clients[client].y
+        states[client] = program_lib.initial_own(self._first[name], labels)
+      self._own[name] = states
+
+  def _check(self, computation, messages, cohort):
+    """Returns the computation as it is listed."""
+    listed = self._listed.get(computation.name)
+    if listed is None or listed.process is not computation.process:
+      raise ValueError(f'the algorithm does not list the computation {computation.name!r}')
+    declared = {m.name: m for m in listed.declared.messages}
+    if messages.keys() != declared.keys():
+      raise ValueError(
+          f'{listed.name!r} sends to single clients {sorted(declared)}, got {sorted(messages)}'
+      )
+    for name, values in messages.items():
+      wanted = np.dtype(declared[name].dtype), (len(cohort), *declared[name].shape)
+      if (np.asarray(values).dtype, np.shape(values)) != wanted:
+        raise ValueError(f'the message {name!r} has to be {wanted[0]}{list(wanted[1])}')
+    return listed
+
+  def _record(self, computation, cohort):
+    self._ledger.record(self._round_num, self._stage, computation.released, cohort)
+
+  def _data(self, cohort):
+    return [self._datasets[client] for client in cohort]
+
+  def _inputs(self, computation, cohort, messages):
+    """What is each client's alone."""
+    names = sorted(computation.declared.own)
+    return [
+        uplink.ClientInput(
+            collections.OrderedDict((name, self._own[name][client]) for name in names),
+            program_lib.in_order({name: values[i] for name, values in messages.items()}),
+        )
+        for i, client in enumerate(cohort)
+    ]
+
+  def _call(self, function, cohort, args):
+    try:
+      return function(*args)
+    except client_error.ClientError as error:
+      raise types.RunError(
+          f'round {self._round_num}: the computation of client {cohort[error.position]} failed: '
+          f'{error.reason}'
+      ) from error
+
+  def _keep(self, computation, cohort, returned, used):
+    """Keyed by client id: only what the computation declares changes, and of the cohort alone."""
+    kept = uplink.by_client(returned, cohort)
+    # What the server's optimizer left out, the client's has to forget: they belong together.
+    of_optimizer = () if computation.optimizer is None else computation.optimizer.client.own
+    for name in computation.declared.own:
+      states = list(self._own[name])
+      for client, was_used in zip(cohort, used, strict=True):
+        if was_used or name not in of_optimizer:
+          states[client] = kept[client][name]
+      self._own[name] = states
+
+  def _count(self, computation, cohort, sums):
+    t, count = self.traffic, len(cohort)
+    down = computation.broadcast_bytes + computation.messages_bytes
+    t = t._replace(
+        bytes_up=t.bytes_up + count * computation.uplink_bytes,
+        bytes_down=t.bytes_down + count * down,
+    )
+    if computation.trains:
+      participations = self._participations.copy()
+      participations[cohort] += 1
+      self._participations = participations
+      # The mean of several groups of clients that train different models, of which each counts
+      # alike.
+      loss = float(sums.get('loss', np.nan))
+      if t.clients:
+        loss = (t.train_loss * t.clients + loss * count) / (t.clients + count)
+      t = t._replace(
+          clients=t.clients + count, train_loss=loss,
+          rejected=t.rejected + int(sums.get('rejected', 0)),
+      )
+    self.traffic = t
+
+
+def _received(computation, state):
+  names = computation.declared.receives
+  return program_lib.in_order({name: state.received[name] for name in names})
+
+
+def _process_state(computation, state):
+  """The state of the computation's own process."""
+  return tff.learning.templates.LearningAlgorithmState(
+      global_model_weights=state.weights,
+      distributor=(),
+      aggregator=state.aggregators[computation.name],
+      finalizer=state.optimizers[computation.optimizer.name],
+      client_work=collections.OrderedDict(
+          round_num=state.round_num + 1, hparams=_received(computation, state)
+      ),
+  )
+
+
+def _next_state(computation, state, server, cohort, reports):
+  optimizer = computation.optimizer
+  if optimizer.sampler is not None:
+    state = state._replace(records=optimizer.sampler.observe(state.records, cohort, reports))
+  return state._replace(
+      models={**state.models, algorithm_lib.MODEL: server.global_model_weights},
+      optimizers={**state.optimizers, optimizer.name: server.finalizer},
+      aggregators={**state.aggregators, computation.name: server.aggregator},
+  )
+
+
+def _broadcast(computation, state):
+  return program_lib.Broadcast(
+      state.weights if computation.sends_model else (),
+      np.int32(state.round_num + 1),
+      _received(computation, state),
+  )
+
+
+def _reports_in_order(collected, cohort):
+  return per_client.in_order(collected, np.asarray(cohort)) if collected else {}

@@ -1,0 +1,137 @@
+"""A run from its configuration to its results, once it is checked: builds, trains, writes."""
+
+import asyncio
+import dataclasses
+import os
+import sys
+from importlib import metadata
+
+from tff_noise import child
+from tff_noise import types
+from tff_noise.algorithms import algorithm as algorithm_lib
+from tff_noise.data import client_data
+from tff_noise.data import scene as scene_lib
+from tff_noise.federated import evaluation
+from tff_noise.models import weights as weights_lib
+from tff_noise.privacy import ledger as ledger_lib
+from tff_noise.program import clients
+from tff_noise.program import code_version
+from tff_noise.program import ground_truth
+from tff_noise.program import managers
+from tff_noise.program import progress
+from tff_noise.program import results
+from tff_noise.program import run_config
+from tff_noise.program import run_directory
+from tff_noise.program import task as task_lib
+from tff_noise.program import training
+from tff_noise.runtimes import opening
+from tff_noise.uplink import uplink
+
+
+def run(
+    config: run_config.RunConfig,
+    dataset: types.Dataset,
+    scene: scene_lib.Scene,
+    directory: run_directory.RunDirectory,
+) -> None:
+  """Builds the method, which may find mistakes, then makes the run's directory and trains.
+
+  Raises:
+    types.UsageError: Where the method does not fit the configuration, before anything is written.
+  """
+  opened = opening.opened(
+      config.runtime,
+      max_concurrent_clients=config.max_concurrent_clients,
+      workers=config.workers,
+  )
+  with child.terminable(), opened:
+    prepared = task_lib.prepare(config, dataset, scene)
+    weights = _initial_weights(config, prepared.algorithm.model or prepared.task.model)
+    run_directory.create(directory, lambda folder: _write_start(folder, config, scene))
+    # Another process may have made it meanwhile, or even finished.
+    run_directory.check_same_run(directory, config.identity())
+    with run_directory.locked(directory):
+      if not run_directory.is_complete(directory):
+        evaluations = _evaluations(prepared.task.model, dataset, scene)
+        state = _train(config, prepared, scene, evaluations, weights, directory)
+        own_models = _own_models(prepared.algorithm, state, evaluations)
+        results.write(directory, config, scene, prepared.algorithm, state, own_models)
+
+
+def _write_start(folder, config, scene):
+  packages = ('tensorflow', 'tensorflow-federated', 'numpy', 'scikit-learn', 'dp-accounting')
+  run_directory.write_json(
+      os.path.join(folder, 'config.json'),
+      {
+          'flags': config.identity(),
+          'execution': config.execution(),
+          'code': code_version.digest(),
+          'method_parameters': dataclasses.asdict(config.method_params()),
+          'versions': {
+              'python': sys.version.split()[0],
+              **{name: metadata.version(name) for name in packages},
+          },
+      },
+  )
+  scene_lib.save(scene, os.path.join(folder, 'scene.npz'))
+
+
+def _train(config, prepared, scene, evaluations, weights, directory):
+  """Trains to the end and returns the last state."""
+  algorithm, federation = prepared.algorithm, prepared.federation
+  declared = uplink.to_json(algorithm.fields)
+  run_directory.write_json(directory.file('uplink.json'), declared)
+  ledger = ledger_lib.Ledger(algorithm.fields, declared, directory.file('ledger.jsonl'))
+  with progress.bar(algorithm.rounds) as on_round:
+    return asyncio.run(
+        training.run(
+            algorithm=algorithm,
+            clients=clients.SimulatedClients(
+                algorithm, prepared.task, federation,
+                client_data.federation_datasets(federation), ledger,
+            ),
+            evaluations=evaluations,
+            state_manager=managers.build_state_manager(directory),
+            metrics_managers=managers.build_metrics_managers(directory),
+            timing_manager=managers.build_timing_manager(directory),
+            on_round=on_round,
+            ground_truth=ground_truth.build_columns(algorithm, scene),
+            eval_every=config.eval_every,
+            checkpoint_every=config.checkpoint_every,
+            ledger=ledger,
+            initial_weights=weights,
+        )
+    )
+
+
+def _own_models(algorithm, state, evaluations):
+  """How well clients' own models do on the test set, where they have some."""
+  models = algorithm.own_models(state.state, state.own_of_clients)
+  if not models:
+    return {}
+  print(f"Evaluating {len(models)} clients' own models...", file=sys.stderr)
+  test = evaluations['test']
+  accuracy = [
+      test([algorithm_lib.Evaluated(algorithm.model, weights)])['accuracy'] for weights in models
+  ]
+  return {'own_models': {'clients': len(models), 'mean_test_accuracy': sum(accuracy) / len(models)}}
+
+
+def _initial_weights(config, model):
+  """Pre-trained weights, where they are asked for."""
+  if config.weights is None:
+    return None
+  loaded = weights_lib.load(model, config.weights, config.seed)
+  print(f'weights: {loaded.num_layers} layers from {config.weights}', file=sys.stderr)
+  return loaded.weights
+
+
+def _evaluations(model, dataset, scene):
+  """What models are evaluated on, by name."""
+  sets = {
+      'test': types.Examples(dataset.test_x, dataset.test_y),
+      'validation': scene_lib.validation(dataset, scene),
+  }
+  return evaluation.build_evaluators(
+      model, {name: examples for name, examples in sets.items() if examples is not None}
+  )

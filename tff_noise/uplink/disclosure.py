@@ -1,0 +1,109 @@
+"""Static check: what a compiled computation sends to the server is what was declared.
+
+It proves through which intrinsic each value of which type goes up. It cannot prove what a value
+means: labels packed into a model update would look like an update. That is why label histograms
+have a computation of their own, whose one value has room for nothing else (`label_histogram`).
+"""
+
+import collections
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow_federated as tff
+
+from tff_noise.uplink import uplink
+
+SECURE_SUM = 'federated_secure_sum_bitwidth'
+
+# Intrinsics that move nothing from clients to the server. Everything else counts as a release, so
+# an intrinsic that this list does not know fails the check instead of passing unseen.
+_NOT_RELEASES = frozenset({
+    'federated_apply',
+    'federated_broadcast',
+    'federated_eval_at_clients',
+    'federated_eval_at_server',
+    'federated_map',
+    'federated_map_all_equal',
+    'federated_value_at_clients',
+    'federated_value_at_server',
+    'federated_zip_at_clients',
+    'federated_zip_at_server',
+})
+
+
+class UndeclaredUplinkError(ValueError):
+  """A computation sends something that its uplink specification does not declare, or less."""
+
+
+class Edge(NamedTuple):
+  """A value that goes from clients to server.
+
+  Attributes:
+    intrinsic: The intrinsic's URI.
+    type_spec: TFF type, as text.
+    bitwidth: Of a secure sum, as text: of each number in it, if they differ; '' where there is
+      none, 'computed' where it is no constant.
+  """
+
+  intrinsic: str
+  type_spec: str
+  bitwidth: str = ''
+
+
+def client_to_server_edges(computation: tff.Computation) -> tuple[Edge, ...]:
+  """Returns every client-to-server edge of a computation, in order of appearance."""
+  edges = []
+
+  def visit(block):
+    if isinstance(block, tff.framework.Call) and isinstance(
+        block.function, tff.framework.Intrinsic
+    ):
+      uri = block.function.uri
+      if uri not in _NOT_RELEASES:
+        type_spec = str(_travelling_type(block.argument.type_signature))
+        edges.append(Edge(uri, type_spec, _bitwidth(block) if uri == SECURE_SUM else ''))
+    return block, False
+
+  tff.framework.transform_postorder(
+      tff.framework.to_call_dominant(computation.to_building_block()), visit
+  )
+  return tuple(edges)
+
+
+def _bitwidth(call: tff.framework.Call) -> str:
+  """The second argument of a secure sum."""
+
+  def constants(block):
+    if isinstance(block, tff.framework.Struct):
+      return [value for part in block for value in constants(part)]
+    # Anything else is computed, and so may be anything.
+    return [str(block.value) if isinstance(block, tff.framework.Literal) else 'computed']
+
+  return ','.join(sorted(set(constants(call.argument[1]))))
+
+
+def _travelling_type(argument_type: tff.Type) -> tff.Type:
+  """The member type of what the clients contribute: the intrinsic's argument, or its first part."""
+  if isinstance(argument_type, tff.StructType) and len(argument_type):
+    argument_type = argument_type[0]
+  return getattr(argument_type, 'member', argument_type)
+
+
+def check(computation: tff.Computation, fields: Sequence[uplink.UplinkField]) -> None:
+  """Raises `UndeclaredUplinkError` unless `computation` sends exactly `fields`."""
+  compiled = collections.Counter(client_to_server_edges(computation))
+  declared = collections.Counter(
+      Edge(f.intrinsic, f.type_spec, str(f.bitwidth or '')) for f in fields
+  )
+  undeclared, missing = compiled - declared, declared - compiled
+  if undeclared or missing:
+    raise UndeclaredUplinkError(
+        'The computation and its uplink specification differ.'
+        + ''.join(f'\n  sent, not declared: {_text(e)}' for e in undeclared.elements())
+        + ''.join(f'\n  declared, not sent: {_text(e)}' for e in missing.elements())
+    )
+
+
+def _text(edge):
+  bits = f' in {edge.bitwidth} bits' if edge.bitwidth else ''
+  return f'{edge.intrinsic} {edge.type_spec}{bits}'
