@@ -149,7 +149,7 @@ class RunTest(federated_test_case.FederatedTestCase):
       seen = np.flatnonzero(state.participations)
       seen_in_all.add(len(seen))
       ((model, weights),) = self.algorithm.evaluated(state.state, state.own_of_clients)
-      self.assertIsNone(model)
+      self.assertIs(model, self.algorithm.model)
       server = state.state.weights
       # gamma and beta, then W; moving mean and variance.
       np.testing.assert_array_equal(weights.trainable[2], server.trainable[2])
