@@ -47,6 +47,8 @@ _PARAMS = {
         'split_guard': False, 'confidence': 0.01, 'relabel_ratio': 1.0, 'lid_neighbours': 2,
     },
 }
+# And fields of its task: clients of RHFL collaborate in rounds of three or more.
+_TASK = {'rhfl': {'clients_per_round': 3}}
 
 # And where one of its stages is left out.
 _WITHOUT_A_STAGE = {'clipfl': {'prune': 0.0}}
@@ -78,7 +80,9 @@ def _task(entry, **changes):
       'availability': availability_lib.always(num_clients),
       'client_sizes': sizes,
       'seed': _federation().seed,
+      'public': np.array([[1, 0], [0, 1], [1, 1]], np.float32),
       'validation': types.Examples(np.eye(2, dtype=np.float32), np.array([0, 1], np.int32)),
+      **_TASK.get(entry.name, {}),
       **changes,
   })
 

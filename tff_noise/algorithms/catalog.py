@@ -82,6 +82,10 @@ _ENTRIES = (
           'Zhang and Sabuncu, Generalized Cross Entropy Loss for Training Deep Neural Networks '
           'with Noisy Labels, NeurIPS 2018',
           'gce:build', parameters.GCEParams, takes_base=True),
+    Entry('rhfl', 'models of their own, which learn from the mean prediction on public images',
+          'Fang and Ye, Robust Federated Learning with Noisy and Heterogeneous Clients, CVPR 2022',
+          'rhfl:build', parameters.RHFLParams, stages=('pretrain', 'collaborate'),
+          fewest_clients=3),
     Entry('rofl', 'class centroids that all clients share, small losses, and pseudo-labels',
           'Yang et al., Robust Federated Learning with Noisy Labels, IEEE Intelligent Systems 2022',
           'rofl:build', parameters.RoFLParams, takes_base=True),

@@ -126,6 +126,45 @@ class GCEParams:
 
 
 @dataclasses.dataclass(frozen=True)
+class RHFLParams:
+  """RHFL's own parameters.
+
+  Attributes:
+    beta: How much a client's weight depends on how its loss fell, at least 0.
+    confidence: 'literal', or 'guarded', equal weights where the sum of the drops tells nothing.
+    forward: alpha, the factor of the cross-entropy in the loss, at least 0.
+    reverse: That of the reverse cross-entropy, at least 0.
+    pretrain_epochs: Epochs of a round of training alone, at least 1.
+    public_epochs: Epochs over the public images in a round, at least 1.
+    public_batch_size: Images of a step.
+    public_learning_rate: Adam's, positive.
+    adam: Whether it starts anew for 'each_batch' (the public code), or is 'kept' through a round.
+    architectures: Those of clients 0, 1, ... in turn, joined by +; '' for --model alone.
+  """
+
+  beta: float = 0.5
+  confidence: str = 'literal'
+  forward: float = 0.1
+  reverse: float = 1.0
+  pretrain_epochs: int = 40
+  public_epochs: int = 1
+  public_batch_size: int = 256
+  public_learning_rate: float = 0.001
+  adam: str = 'each_batch'
+  architectures: str = ''
+
+  def __post_init__(self):
+    params_lib.require_not_negative(self, 'beta', 'forward', 'reverse')
+    params_lib.require_one_of(self, 'confidence', ('literal', 'guarded'))
+    params_lib.require_positive(
+        self, 'pretrain_epochs', 'public_epochs', 'public_batch_size', 'public_learning_rate'
+    )
+    params_lib.require_one_of(self, 'adam', ('each_batch', 'kept'))
+    if self.forward == self.reverse == 0:
+      raise ValueError('forward and reverse are both 0: there would be no loss')
+
+
+@dataclasses.dataclass(frozen=True)
 class RoFLParams:
   """RoFL's own parameters; rounds are counted from 0, as t in its paper and code.
 

@@ -60,6 +60,7 @@ def build(
     sends_model: bool = True,
     averages: bool = True,
     identified: bool = False,
+    public: np.ndarray | None = None,
 ) -> tff.Computation:
   """Returns the computation of one client.
 
@@ -72,13 +73,15 @@ def build(
     sends_model: Whether the server sends a model; if not, a program's `start` says what is trained.
     averages: Whether the update is sent, to be averaged.
     identified: Whether the reports have the client's id though there may be none.
+    public: Images `[S, ...]` that the client computes on in place of its own examples; their labels
+      are 0.
 
   Returns:
     A computation `(<broadcast=Broadcast, data=D*, local=ClientInput> -> ClientOutput)`. A client
     without examples, or whose update is not finite, contributes a zero update of weight zero.
   """
   declared = program_lib.declared(programs)
-  base_seed = rng.tf_seed(seed, 'client pass' if training is None else 'local training')
+  base_seed = rng.tf_seed(seed, _purpose(training, public))
   broadcast_type = tff.to_type(
       program_lib.Broadcast(
           model.weights_type if sends_model else (),
@@ -103,6 +106,8 @@ def build(
     @tf.function(autograph=False)
     def run(broadcast, data, local):
       examples = data.get_single_element()
+      if public is not None:
+        examples = {**examples, 'x': tf.constant(public), 'y': tf.zeros(len(public), tf.int32)}
       work = _Work(model, networks, programs, training, examples, averages)
       seed = seeds.fold(base_seed, examples['client'])
       if training is not None:
@@ -122,6 +127,13 @@ def build(
     return run(broadcast, data, local)
 
   return client
+
+
+def _purpose(training, public):
+  """What the computation's random numbers are for."""
+  if training is None:
+    return 'client pass'
+  return 'local training' if public is None else 'training on public images'
 
 
 class _Networks(NamedTuple):
@@ -365,7 +377,8 @@ def _finish(work, client, trained):
     if sent.update is not None:
       result = result._replace(update=sent.update)
     own.update(sent.own)
-    sums.update({name: keep(tf.convert_to_tensor(v)) for name, v in sent.sums.items()})
+    shapes = {s.name: s.shape for s in program.sums}
+    sums.update({n: keep(tf.ensure_shape(v, shapes[n])) for n, v in sent.sums.items()})
     reports.update(sent.reports)
   own = program_lib.in_order(own)
   # What a model that diverged says of the client's own state is not kept either.

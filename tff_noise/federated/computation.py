@@ -102,7 +102,8 @@ class Computation(NamedTuple):
     server_data: What a process with `server_data_type` is given.
     on_labels: Whether clients take part with their labels alone, see `label_histogram`.
     sends_model: Whether the server sends a model.
-    trains: Whether clients train: who takes part counts as a participant of the round.
+    trains: Whether clients train on their examples: who takes part counts as a participant of the
+      round.
     model: What is trained, where a model is updated.
   """
 
@@ -343,6 +344,7 @@ def collect(
     *,
     model: keras_model.KerasModel | None = None,
     training: types.LocalTraining | None = None,
+    public: np.ndarray | None = None,
     sends_model: bool = True,
     mean_for: str = '',
 ) -> Computation:
@@ -354,6 +356,8 @@ def collect(
     program: What clients do.
     model: In place of the task's.
     training: How clients train models of their own; None for no training.
+    public: Images `[S, ...]` that everybody knows, on which clients compute in place of their own
+      examples; they are part of the computation, and nothing of them is sent.
     sends_model: Whether clients get the global model.
     mean_for: What the mean over clients of the program's update, weighted by their examples, is
       for; '' where none is taken.
@@ -376,7 +380,7 @@ def collect(
     )
   client = local_sgd.build(
       model, (program,), seed=task.seed, training=training, sends_model=sends_model,
-      averages=bool(mean_for),
+      averages=bool(mean_for), public=public,
   )
   update_type = client.type_signature.result.update
   mean = None
@@ -411,7 +415,7 @@ def collect(
   disclosure.check(next_fn, fields)
   return Computation(
       name, Collection(next_fn), fields, declared, uplink.num_bytes(broadcast_type),
-      sends_model=sends_model, trains=training is not None,
+      sends_model=sends_model, trains=training is not None and public is None,
   )
 
 

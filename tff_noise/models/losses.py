@@ -15,6 +15,8 @@ _PLAIN = types.CrossEntropy()
 # A q that float32 rounds to 0 would make 0 / 0 of the generalised cross-entropy; long before, it is
 # the cross-entropy to the last digit.
 _SMALLEST_Q = 1e-30
+# What the reverse cross-entropy takes for log 0.
+_LOG_ZERO = math.log(1e-4)
 
 
 def _log_probabilities(logits, form):
@@ -77,6 +79,31 @@ def generalised_cross_entropy(
   """
   q = max(q, _SMALLEST_Q)
   values = _smoothed(-tf.math.expm1(q * _log_probabilities(logits, form)) / q, form)
+  return tf.reduce_mean(tf.gather(values, labels, axis=1, batch_dims=1))
+
+
+def symmetric_cross_entropy(
+    logits: tf.Tensor,
+    labels: tf.Tensor,
+    *,
+    forward: float,
+    reverse: float,
+    form: types.CrossEntropy = _PLAIN,
+) -> tf.Tensor:
+  """Mean of `alpha CE + beta RCE` (Wang et al. 2019), the symmetric cross-entropy.
+
+  The reverse one has prediction and label in each other's place, and 1e-4 for the zeros of the
+  label: `RCE = -sum_j p_j log max([j = y], 1e-4) = 9.21 (1 - p_y)`.
+
+  Args:
+    logits: float32 `[b, K]`.
+    labels: int32 `[b]`, y.
+    forward: alpha.
+    reverse: beta.
+    form: What p is, and whether labels are smoothed: both terms of every label are.
+  """
+  log_p = _log_probabilities(logits, form)
+  values = _smoothed(-forward * log_p - reverse * _LOG_ZERO * (1 - tf.exp(log_p)), form)
   return tf.reduce_mean(tf.gather(values, labels, axis=1, batch_dims=1))
 
 

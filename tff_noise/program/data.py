@@ -33,7 +33,8 @@ def load_dataset(config: run_config.RunConfig) -> types.Dataset:
 
 def _public_images(config, dataset):
   """The images of another data set, some of them drawn at random; its labels are not looked at."""
-  spec = sources.DataSpec(config.public_dataset, config.public_dir, '', config.image_size)
+  folder = config.public_dir or config.data_dir
+  spec = sources.DataSpec(config.public_dataset, folder, '', config.image_size)
   other = sources.load(spec)
   same = (other.image_shape, other.train_x.dtype.kind) == (
       dataset.image_shape, dataset.train_x.dtype.kind

@@ -63,7 +63,7 @@ def _define_all():
        "Or the server's own clean images, a folder for each class."),
       ('Data', text, 'public_dataset', None,
        'Data set whose images, without labels, the server and all clients know; for rhfl.'),
-      ('Data', text, 'public_dir', None, 'Where its files are.'),
+      ('Data', text, 'public_dir', None, 'Where its files are; --data_dir if not given.'),
       ('Data', integer, 'public_examples', 5000, 'How many of its images, at most.'),
       ('Data', integer, 'clients', 20, 'Number of clients.'),
       ('Data', text, 'partition', 'openset_uniform',

@@ -235,7 +235,7 @@ class RunConfig:
     if num_clients < fewest:
       raise types.UsageError(
           f'{self.method} needs at least {fewest} clients, got {num_clients} (--clients): a sum '
-          'over one hides nothing'
+          'over fewer hides nothing'
       )
 
   def check_with_data(self, num_examples: int, num_classes: int) -> None:
