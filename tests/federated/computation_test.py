@@ -1274,7 +1274,6 @@ class OwnModelsTest(federated_test_case.FederatedTestCase):
     self.assertEqual(model.shape, (2, 3))
     self.assertGreater(np.abs(model).max(), 0.1)
 
-
   def test_looks_at_its_own_model_without_training(self):
     look = program.ClientProgram(
         start=lambda c: tff.learning.models.ModelWeights(list(c.own['model']), []),
@@ -1291,6 +1290,46 @@ class OwnModelsTest(federated_test_case.FederatedTestCase):
     # (4, 6) and (18, 8).
     np.testing.assert_allclose(output['sums']['logits'], [22, 14])
     self.assertEqual([f.name for f in built.fields], ['logits'])
+
+  def test_trains_on_public_images_in_place_of_its_own(self):
+    # Towards the logits (5, 0) of the first image and (0, 5) of the second, whatever it has itself.
+    public = np.array([[2, 0], [0, 1]], np.float32)
+    targets = np.array([[5, 0], [0, 5]], np.float32)
+    client = program.ClientProgram(
+        lambda s: tf.reduce_mean(tf.reduce_sum((s.logits - s.columns['targets']) ** 2, axis=1)),
+        columns=lambda c: program.Columns({'targets': tf.constant(targets)}),
+        start=lambda c: tff.learning.models.ModelWeights(list(c.own['model']), []),
+        own={'model': [np.zeros((2, 2), np.float32)]},
+        sums=(uplink.UplinkSum('ids', np.int32, 0, 100, 'a test'),),
+        final=lambda r: program.Sent(
+            own={'model': list(r.weights.trainable)}, sums={'ids': r.client.id}
+        ),
+    )
+    training = types.LocalTraining(epochs=3, batch_size=2, learning_rate=0.125)
+    built = _collect(client, training=training, public=public, sends_model=False)
+    data = [toy.client(7, *one_client.EXAMPLES), toy.client(9, [], [])]
+    zeros = np.zeros((2, 2), np.float32)
+    output = built.next(_broadcast(()), data, [_input(model=[zeros])] * 2)
+    expected = zeros
+    for _ in range(3):
+      expected = expected - 0.125 * public.T @ (public @ expected - targets)
+    for returned in output['local']:
+      np.testing.assert_allclose(returned.own['model'][0], expected, atol=1e-6)
+    self.assertEqual((output['sums']['examples'], output['sums']['ids']), (4, 16))
+    # It is no round of training on clients' examples.
+    self.assertFalse(built.trains)
+
+  def test_predicts_public_images(self):
+    public = np.array([[1, 2], [3, 4], [0, 1]], np.float32)
+    look = program.ClientProgram(
+        sums=(uplink.UplinkSum('logits', np.float32, -100, 100, 'a test', shape=(3, 2)),),
+        final=lambda r: program.Sent(sums={'logits': r.client.predict()}),
+    )
+    built = _collect(look, public=public)
+    kernel = np.array([[1, 0], [2, -1]], np.float32)
+    weights = tff.learning.models.ModelWeights([kernel], [])
+    output = built.next(_broadcast(weights), [toy.client(0, [], [])] * 2, [_input()] * 2)
+    np.testing.assert_allclose(output['sums']['logits'], 2 * public @ kernel)
 
   def test_looks_at_its_data_without_any_model(self):
     look = program.ClientProgram(

@@ -22,6 +22,21 @@ class LossesTest(parameterized.TestCase):
     expected = -np.mean(_log_softmax(_LOGITS)[[0, 1], _LABELS])
     self.assertAlmostEqual(losses.cross_entropy(_LOGITS, _LABELS).numpy(), expected, places=6)
 
+  def test_symmetric_cross_entropy_by_hand(self):
+    logits, label = np.array([[2.0, 1.0, 0.0]], np.float32), np.array([1], np.int32)
+    for forward, reverse, expected in (
+        (1.0, 0.0, 1.407606), (0.0, 1.0, 6.956308), (0.1, 1.0, 7.097068)
+    ):
+      value = losses.symmetric_cross_entropy(logits, label, forward=forward, reverse=reverse)
+      self.assertAlmostEqual(value.numpy(), expected, places=5)
+
+  def test_reverse_cross_entropy_is_that_of_the_definition(self):
+    # Prediction and label in each other's place, and 1e-4 for the label's zeros.
+    p, one = np.exp(_log_softmax(_LOGITS)), np.eye(3)[_LABELS]
+    expected = -np.mean(np.sum(p * np.log(np.maximum(one, 1e-4)), axis=1))
+    value = losses.symmetric_cross_entropy(_LOGITS, _LABELS, forward=0.0, reverse=1.0)
+    self.assertAlmostEqual(value.numpy(), expected, places=5)
+
   def test_contrastive_loss_is_a_difference_of_logits_where_the_floor_is_far(self):
     # CE(y) - CE(y') = z_y' - z_y: the log-sum-exp cancels at beta = 1.
     contrast = np.array([2, 1])

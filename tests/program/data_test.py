@@ -11,6 +11,8 @@ from tff_noise.data import scene as scene_lib
 from tff_noise.program import data
 from tff_noise.program import flags
 
+_FEW = ('--clients=2', '--clients_per_round=2')
+
 
 def _config(*arguments):
   return flags.config_from(flags.parse(['train', '--method=fedavg', *arguments]))
@@ -80,6 +82,36 @@ class DataTest(absltest.TestCase):
   def test_two_ways_to_validate_are_refused(self):
     with self.assertRaisesRegex(types.UsageError, '--validation_dir and --validation_fraction'):
       _config('--validation_dir=x', '--validation_fraction=0.1')
+
+  def test_public_images_are_some_of_the_other_set_without_labels(self):
+    draw = np.random.default_rng(1)
+    theirs = os.path.join(self.folder, 'theirs.npz')
+    x = draw.integers(0, 256, (30, 8, 8, 3)).astype(np.uint8)
+    np.savez(theirs, x=x, y=np.arange(30) % 3, x_test=x[:3], y_test=np.arange(3))
+    flags_ = (
+        '--dataset=npz', self._npz(), *_FEW, '--public_dataset=npz', f'--public_dir={theirs}',
+        '--public_examples=12',
+    )
+    dataset, _ = _load(*flags_)
+    self.assertEqual((dataset.public.shape, dataset.public.dtype), ((12, 8, 8, 3), np.uint8))
+    found = [int(np.flatnonzero((x == image).all(axis=(1, 2, 3)))[0]) for image in dataset.public]
+    self.assertLen(set(found), 12)
+    self.assertEqual(found, sorted(found))
+    np.testing.assert_array_equal(dataset.public, _load(*flags_)[0].public)
+    self.assertFalse(np.array_equal(dataset.public, _load(*flags_, '--seed=1')[0].public))
+
+  def test_public_images_are_looked_for_where_the_data_are(self):
+    dataset, _ = _load('--dataset=npz', self._npz(n=9), *_FEW, '--public_dataset=npz')
+    self.assertLen(dataset.public, 9)
+    self.assertIsNone(_load('--dataset=npz', self._npz(), *_FEW)[0].public)
+
+  def test_public_images_of_another_shape_are_refused(self):
+    with self.assertRaisesRegex(
+        types.UsageError,
+        r'^--public_dataset=digits has images of \(8, 8, 1\), those of --dataset=npz are '
+        r'\(8, 8, 3\)',
+    ):
+      _load('--dataset=npz', self._npz(), *_FEW, '--public_dataset=digits')
 
   def test_natural_clients_come_from_the_data(self):
     client = np.repeat([7, 3, 9, 3], 10)

@@ -377,8 +377,7 @@ def _finish(work, client, trained):
     if sent.update is not None:
       result = result._replace(update=sent.update)
     own.update(sent.own)
-    shapes = {s.name: s.shape for s in program.sums}
-    sums.update({n: keep(tf.ensure_shape(v, shapes[n])) for n, v in sent.sums.items()})
+    sums.update({s.name: keep(tf.ensure_shape(sent.sums[s.name], s.shape)) for s in program.sums})
     reports.update(sent.reports)
   own = program_lib.in_order(own)
   # What a model that diverged says of the client's own state is not kept either.
