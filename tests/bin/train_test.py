@@ -408,6 +408,15 @@ class LateMistakeTest(parameterized.TestCase):
           'use a smaller number',
       ),
       ('--arrivals=missing.csv', '--arrivals=missing.csv', 'client, joins, leaves'),
+      ('--method=rhfl', 'rhfl', 'name some by --public_dataset'),
+      (
+          '--method=rhfl --public_dataset=digits --public_examples=9 --weights=a.h5', '--weights',
+          'leave it out',
+      ),
+      (
+          '--method=rhfl --public_dataset=digits --public_examples=9 '
+          '--param=architectures=mlp+alexnet', '--param=architectures', 'mlp, cnn, resnet18',
+      ),
   )
   def test_one_line_status_two_and_no_directory(self, arguments, flag, advice):
     root = os.path.join(self.create_tempdir().full_path, 'runs')

@@ -237,9 +237,16 @@ def _groups(task, p):
           f'--param=architectures has {len(names)} for {task.num_clients} clients: each needs two '
           'clients, or the server would see the sums of one'
       )
-    model = task.build_model(name) if name else task.model
+    model = _build_model(task, name) if name else task.model
     groups.append(_group(task, p, model, members, f' of {name} {i}' if name else ''))
   return groups
+
+
+def _build_model(task, name):
+  try:
+    return task.build_model(name)
+  except types.UsageError as error:
+    raise types.UsageError(f'--param=architectures: {error}') from error
 
 
 def _group(task, p, model, members, suffix):

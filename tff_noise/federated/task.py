@@ -56,8 +56,8 @@ class Task(NamedTuple):
     validation: Clean examples that the server holds; None for none.
     public: Images that the server and all clients know, `[S, ...]` as the model takes them, without
       labels; None for none.
-    build_model: From the name of an architecture to a model of it for the same images; None where
-      no other is at hand.
+    build_model: From the name of an architecture to a model of it for the same images; raises
+      `UsageError` if there is none. None where no other is at hand.
   """
 
   model: keras_model.KerasModel

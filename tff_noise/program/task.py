@@ -109,6 +109,9 @@ def _build_model(config, dataset, architecture):
   """The model of this architecture for these images."""
   # Image files are brought to their size when they are read, pixels in the model.
   image_files = dataset.train_x.dtype.kind == 'S'
+  if architecture not in architectures.MODELS:
+    known = ', '.join(architectures.MODELS)
+    raise types.UsageError(f'there is no model {architecture!r}, it must be one of {known}')
   try:
     with precision.mixed_precision(config.mixed_precision):
       network = architectures.MODELS[architecture](

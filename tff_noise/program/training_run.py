@@ -46,7 +46,7 @@ def run(
   )
   with child.terminable(), opened:
     prepared = task_lib.prepare(config, dataset, scene)
-    weights = _initial_weights(config, prepared.algorithm.model or prepared.task.model)
+    weights = _initial_weights(config, prepared)
     run_directory.create(directory, lambda folder: _write_start(folder, config, scene))
     # Another process may have made it meanwhile, or even finished.
     run_directory.check_same_run(directory, config.identity())
@@ -117,10 +117,15 @@ def _own_models(algorithm, state, evaluations):
   return {'own_models': {'clients': len(models), 'mean_test_accuracy': sum(accuracy) / len(models)}}
 
 
-def _initial_weights(config, model):
+def _initial_weights(config, prepared):
   """Pre-trained weights, where they are asked for."""
   if config.weights is None:
     return None
+  if prepared.algorithm.optimizer is None:
+    raise types.UsageError(
+        f'--weights: {config.method} has no global model that could start from them; leave it out'
+    )
+  model = prepared.algorithm.model or prepared.task.model
   loaded = weights_lib.load(model, config.weights, config.seed)
   print(f'weights: {loaded.num_layers} layers from {config.weights}', file=sys.stderr)
   return loaded.weights
