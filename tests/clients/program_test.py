@@ -245,12 +245,14 @@ class ViewTest(federated_test_case.FederatedTestCase):
             'positions', 'logits', 'seed', **{
                 name: lambda s, seed=seed: s.view(tf.constant(seed))
                 for name, seed in (('one', (1, 2)), ('other', (3, 4)), ('again', (1, 2)))
-            }
+            }, images=lambda s: s.images, of_step=lambda s: s.view(s.seed),
         ),
         **_logged(
             1, positions=np.zeros(3, np.int32), logits=np.zeros((3, 2), np.float32),
             seed=np.zeros(2, np.int32),
-            **dict.fromkeys(('one', 'other', 'again'), np.zeros((3, 6, 4, 1), np.uint8)),
+            **dict.fromkeys(
+                ('one', 'other', 'again', 'images', 'of_step'), np.zeros((3, 6, 4, 1), np.uint8)
+            ),
         ),
     )
     log = {name: v[0] for name, v in output.local.own.items()}
@@ -261,13 +263,16 @@ class ViewTest(federated_test_case.FederatedTestCase):
     np.testing.assert_array_equal(log['one'], log['again'])
     self.assertTrue((log['one'] != log['other']).any())
     for name, seed in (('one', (1, 2)), ('other', (3, 4))):
-      expected = images.crop_and_flip(x, seeds.fold(np.array(seed, np.int32), 0))
+      expected = images.crop_and_flip(x, seeds.fold(np.array(seed, np.int32), seeds.VIEW, 0))
       np.testing.assert_array_equal(log[name], expected)
       # It is another one than the step trains on.
       logits = log[name].reshape(3, 24) / 255 @ kernel
       self.assertGreater(np.abs(log['logits'] - logits).max(), 0.01)
     # Which is the step's own.
-    trained_on = images.crop_and_flip(x, seeds.fold(log['seed'], 0)).numpy()
+    trained_on = images.crop_and_flip(x, seeds.fold(log['seed'], seeds.AUGMENT)).numpy()
+    np.testing.assert_array_equal(log['images'], trained_on)
+    # Under the step's own seed too.
+    self.assertTrue((log['of_step'] != trained_on).any())
     np.testing.assert_allclose(
         log['logits'], trained_on.reshape(3, 24) / 255 @ kernel, atol=1e-5
     )

@@ -28,12 +28,6 @@ from tff_noise.uplink import uplink
 _MAX_LOSS = 100.0
 _MAX_EXAMPLES = 2.0**24  # Up to here float32 counts exactly.
 
-# What is folded into an epoch's seed besides `seeds.SHUFFLE`, so that no two uses share random
-# numbers.
-_DRAW, _FIRST_STEP = 1, 2
-_PREDICT = -1  # Into a client's seed, where epochs count from 0.
-_AUGMENT = 0  # Into a step's seed; `mixup` has 1.
-
 # What every client that trains adds to its update.
 TRAINING_SUMS = (
     uplink.UplinkSum(
@@ -157,7 +151,7 @@ class _Work(NamedTuple):
     """The images at these positions: read where they are files, augmented where training does."""
     x = images.read(tf.gather(self.examples['x'], positions), self.model.input_shape)
     if self.training.augmentation == 'crop_flip':
-      x = images.crop_and_flip(x, seeds.fold(seed, _AUGMENT))
+      x = images.crop_and_flip(x, seeds.fold(seed, seeds.AUGMENT))
     return x
 
 
@@ -183,7 +177,7 @@ def _client(work, seed, broadcast, local):
   """What the client knows before its first step."""
   network, input_shape = work.networks.trained, work.model.input_shape
   augments = work.training is None or work.training.augmentation == 'crop_flip'
-  predict_seed = seed if work.training is None else seeds.fold(seed, _PREDICT)
+  predict_seed = seed if work.training is None else seeds.fold(seed, seeds.PREDICT)
 
   def outputs(augmented, positions, with_features):
     x = work.examples['x']
@@ -250,14 +244,14 @@ def _train(work, client):
     drawn = {}
     for program in programs:
       if program.draw is not None:
-        inputs = program_lib.Epoch(client, number, count, seeds.fold(seed, _DRAW))
+        inputs = program_lib.Epoch(client, number, count, seeds.fold(seed, seeds.DRAW))
         drawn.update(program.draw(inputs))
 
     def step(epoch_step, progress):
       state, total_loss, steps, carries = progress
       first = epoch_step * training.batch_size
       batch = order[first : first + training.batch_size]
-      step_seed = seeds.fold(seed, _FIRST_STEP + first)
+      step_seed = seeds.fold(seed, seeds.FIRST_STEP + first)
       labels = tf.gather(columns.labels, batch)
       of_batch = {name: tf.gather(v, batch) for name, v in columns.values.items()}
       of_batch.update({n: v[first : first + training.batch_size] for n, v in drawn.items()})
@@ -272,7 +266,7 @@ def _train(work, client):
             client=client, logits=logits, features=features, labels=labels, positions=batch,
             columns=of_batch, number=steps, epoch=number, epoch_step=epoch_step, seed=step_seed,
             carry=carries[0], variables=keras_model.variables_of(network),
-            view=lambda seed: work.load(batch, seed),
+            images=x, view=lambda seed: work.load(batch, seeds.fold(seed, seeds.VIEW)),
             forward=lambda x: keras_model.outputs_of(network(x, training=True)),
             received_forward=_received_forward(work.networks.received),
         )

@@ -10,8 +10,6 @@ from tff_noise.clients import seeds
 # Names of the columns: the label of the other image of a blend, and the share of the first.
 OTHER_LABELS, SHARE = 'other_labels', 'share'
 
-_MIX = 1  # Into a step's seed; augmentation has 0.
-
 
 def transform(
     alpha: float,
@@ -31,7 +29,7 @@ def transform(
     if not alpha:
       return batch.images, {OTHER_LABELS: batch.labels, SHARE: tf.constant(1.0)}
     for_share, for_others = tf.unstack(
-        tf.random.experimental.stateless_split(seeds.fold(batch.seed, _MIX), 2)
+        tf.random.experimental.stateless_split(seeds.fold(batch.seed, seeds.MIX), 2)
     )
     # Beta(a, a) is G / (G + G') of two Gamma(a).
     gamma = tf.random.stateless_gamma([2], for_share, alpha)

@@ -219,10 +219,12 @@ class Step(NamedTuple):
     number: int32, steps before this one.
     epoch: int32, 0 in the first.
     epoch_step: int32, 0 in an epoch's first.
-    seed: int32 `[2]`, differs for each round, client and step.
+    seed: int32 `[2]`, differs for each round, client and step: fold `seeds.OWN` or more into it.
     carry: What the program carries through its steps.
     variables: By name, what `keras_model.with_variables` put beside the network.
-    view: From int32 `[2]`, a seed, to the batch's images, augmented anew.
+    images: `[b, ...]`, what the network saw.
+    view: From int32 `[2]`, a seed, to the batch's images, augmented anew; as they are, if training
+      does not augment.
     forward: From images to the logits and features of the network that is trained.
     received_forward: The same, of the model as it was received; see `uses_received_model`.
     gradients: One for each trainable variable; `()` in the loss. So are the three below.
@@ -243,6 +245,7 @@ class Step(NamedTuple):
   seed: tf.Tensor
   carry: Any
   variables: Mapping[str, tf.Tensor]
+  images: tf.Tensor
   view: Callable[[tf.Tensor], tf.Tensor]
   forward: Callable[[tf.Tensor], tuple[Any, Any]]
   received_forward: Callable[[tf.Tensor], tuple[Any, Any]] | None

@@ -3,8 +3,13 @@
 import numpy as np
 import tensorflow as tf
 
-# Folded into an epoch's seed for its order.
-SHUFFLE = 0
+# What is folded into a seed, so that no two uses of it share random numbers. Into a client's, where
+# epochs count from 0:
+PREDICT = -1
+# Into an epoch's: for its order, for what programs draw, and from here on for its steps.
+SHUFFLE, DRAW, FIRST_STEP = 0, 1, 2
+# Into a step's: for its images, for mixup, for a further view; from here on a method's own.
+AUGMENT, MIX, VIEW, OWN = 0, 1, 2, 3
 
 
 def fold(seed: np.ndarray, *ids) -> tf.Tensor:
