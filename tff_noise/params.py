@@ -8,6 +8,9 @@ from typing import Any
 
 from tff_noise import types
 
+# Clients compute in float32 and int32.
+_LARGEST = {float: types.MAX_FLOAT32, int: 2**31 - 1}
+
 
 def parse(owner: str, kind: type, assignments: Sequence[str], flag: str = '--param') -> Any:
   """Returns a `kind` from texts `NAME=VALUE`.
@@ -51,6 +54,8 @@ def _parse_value(flag: str, name: str, text: str, kind: type) -> Any:
     raise types.UsageError(f'{flag}: {name} must be {noun}, got {text!r}') from None
   if kind is float and not math.isfinite(value):
     raise types.UsageError(f'{flag}: {name} must be finite, got {text!r}')
+  if kind in _LARGEST and abs(value) > _LARGEST[kind]:
+    raise types.UsageError(f'{flag}: {name} must be at most {_LARGEST[kind]:g}, got {text!r}')
   return value
 
 

@@ -1,11 +1,14 @@
 """Types that every layer shares. Imports nothing heavier than NumPy."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
 
 # TFF refuses to carry more than 100 MiB as one data set; the rest is labels and packing.
 MAX_PIXEL_BYTES = 99 * 2**20
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 class UsageError(ValueError):
@@ -73,6 +76,15 @@ class Dataset(NamedTuple):
   similar_class: tuple[int, ...] | None = None
   validation: Examples | None = None
   public: np.ndarray | None = None
+
+  def without_examples(self) -> Dataset:
+    """Returns what kind of images and classes these are, and none of them."""
+    x = np.zeros((0, *self.train_x.shape[1:]), self.train_x.dtype)
+    y = np.zeros(0, np.int32)
+    return self._replace(
+        train_x=x, train_y=y, test_x=x, test_y=y, human_y=None, client=None, validation=None,
+        public=None,
+    )
 
 
 class ClientExamples(NamedTuple):

@@ -110,14 +110,19 @@ class EquationsTest(parameterized.TestCase):
     )
     np.testing.assert_allclose(
         [coteaching.forget_rate(t, code) for t in range(1, 14)],
-        [*np.linspace(0, 0.2, 10), 0.2, 0.2, 0.2],
+        # The epoch of index 0 is only evaluated there.
+        [*np.linspace(0, 0.2, 10)[1:], 0.2, 0.2, 0.2, 0.2],
     )
-    self.assertAlmostEqual(coteaching.forget_rate(2, code), 0.022222, places=6)
+    self.assertAlmostEqual(float(coteaching.forget_rate(1, code)), 0.022222, places=6)
 
   def test_shortest_schedules(self):
-    for schedule in ('paper', 'code'):
+    for schedule, first in (('paper', 0), ('code', 0.2)):
       p = _params(ramp_rounds=1, schedule=schedule)
-      self.assertEqual([coteaching.forget_rate(t, p) for t in (1, 2, 3)], [0, 0.2, 0.2])
+      self.assertEqual([coteaching.forget_rate(t, p) for t in (1, 2, 3)], [first, 0.2, 0.2])
+
+  def test_longest_schedule(self):
+    p = _params(ramp_rounds=2**31 - 1)
+    self.assertAlmostEqual(float(coteaching.forget_rate(2**30, p)), 0.1, places=6)
 
   @parameterized.parameters(
       (128, 0.2, 102), (10, 0.2, 8), (3, 0.5, 1), (4, 0.06, 3), (5, 0.0, 5),

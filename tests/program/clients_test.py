@@ -22,9 +22,9 @@ from tff_noise.federated import optimizer
 from tff_noise.federated import stacked
 from tff_noise.federated import task as task_lib
 from tff_noise.privacy import mechanism
+from tff_noise.privacy import protection
 from tff_noise.program import clients as clients_lib
 from tff_noise.program import training
-from tff_noise.runtimes import client_error
 from tff_noise.selection import availability
 from tff_noise.selection import policies
 from tff_noise.uplink import uplink
@@ -213,6 +213,61 @@ class RefusalTest(parameterized.TestCase):
     sent = {name: v for name, v in {**_SENT, **changes}.items() if v is not None}
     for ask, asked in ((clients.run, look), (clients.train, train)):
       self._assert_refused(clients, ledger, message, ask, asked, _STATE, _COHORT, **sent)
+
+
+  @parameterized.parameters(
+      ([1, 1],), ([-1],), ([5],), ([[1, 2]],), ([0.5],), (['a'],),
+  )
+  def test_cohorts_that_are_none(self, cohort):
+    (look, _), (train, _) = _look(messages=()), _train()
+    clients, ledger = _clients(look, train)
+    for ask, asked in ((clients.run, look), (clients.train, train)):
+      self._assert_refused(
+          clients, ledger, 'a cohort has to be ids of clients, each once', ask, asked, _STATE,
+          np.array(cohort),
+      )
+
+  def test_cohort_is_looked_at_once(self):
+    class Changing:
+      """Another cohort each time."""
+
+      times = 0
+
+      def __array__(self, *args, **more):
+        self.times += 1
+        return np.array([0] if self.times == 1 else [1, 2, 3])
+
+      def __len__(self):
+        return 1
+
+    look, computed = _look(messages=())
+    clients, ledger = _clients(look)
+    clients.run(look, _STATE, Changing())
+    self.assertEqual([entry.clients for entry in ledger.entries], [1])
+    self.assertLen(computed.calls[0][1], 1)
+
+  def test_process_that_was_changed_after_it_was_listed(self):
+    look, computed = _look(messages=())
+    other, elsewhere = _look('other', messages=())
+    clients, _ = _clients(look)
+    process = look.process._replace(next=other.next)
+    with self.assertRaisesRegex(ValueError, 'does not list'):
+      clients.run(look._replace(process=process), _STATE, _COHORT)
+    self.assertEmpty(computed.calls + elsewhere.calls)
+
+  def test_noise_that_was_used_before(self):
+    noisy = _field('update')._replace(protection=protection.NoisySum(1.0, 1.0, 2, 5))
+    (train, computed), (again, _) = _train(), _train('again')
+    train, again = (c._replace(fields=(noisy,)) for c in (train, again))
+    clients, ledger = _clients(train, again)
+    state = _STATE._replace(aggregators={'train': np.int32(3), 'again': np.int32(3)})
+    clients.train(train, state, _COHORT)
+    for asked in (train, again):
+      with self.assertRaisesRegex(ValueError, 'with noise that was used before'):
+        clients.train(asked, state, np.array([1]))
+    self.assertLen(ledger.entries, 1)
+    self.assertLen(computed.calls, 1)
+    clients.train(train, state._replace(aggregators={'train': np.int32(4)}), _COHORT)
 
 
 class LedgerTest(parameterized.TestCase):
@@ -692,12 +747,39 @@ class RuntimeTest(federated_test_case.FederatedTestCase):
     state = algorithm.init()
     self.assertEqual(clients.run(look, state, np.array([1, 3])).sums['one'], 2)
     for ask, asked in ((clients.run, look), (clients.train, train)):
+      # What TensorFlow says is not for the algorithm.
+      with self.assertRaisesRegex(
+          types.RunError, '^round 3: the computation of client 4 failed$'
+      ) as caught:
+        ask(asked, state, np.array([1, 4]))
+      self.assertIsNone(caught.exception.__cause__ or caught.exception.__context__)
       with self.assertRaisesRegex(
           types.RunError, '^round 3: the computation of client 4 failed: .*no more than three'
       ) as caught:
-        ask(asked, state, np.array([1, 4]))
+        clients.end_round()
       self.assertNotIn('\n', str(caught.exception))
-      self.assertIsInstance(caught.exception.__cause__, client_error.ClientError)
+
+  def test_algorithm_cannot_go_on_after_a_client_failed(self):
+    def final(result):
+      fails = tf.debugging.assert_less(result.client.id, 4, 'no more than three')
+      with tf.control_dependencies([fails]):
+        return program.Sent(sums={'one': tf.constant(1)})
+
+    look = computation.collect('look', self._task(), program.ClientProgram(
+        final=final, sums=(uplink.UplinkSum('one', np.int32, 0, 1, 'a test'),)
+    ))
+
+    def round_(state, clients):
+      try:
+        clients.run(look, state, np.array([4]))
+      except types.RunError:
+        return state
+
+    train = computation.train('train', self._task(), plain.client(types.LocalTraining()))
+    algorithm = _algorithm(look, train, round_=round_)
+    clients = runs.clients_of(algorithm, self._task(), _federation())
+    with self.assertRaisesRegex(types.RunError, 'client 4 failed: .*no more than three'):
+      training.run_round(algorithm, algorithm.init(), clients)
     # Nothing came of it.
     self.assertEqual(clients.participations.tolist(), [0] * 5)
 

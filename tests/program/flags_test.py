@@ -151,7 +151,7 @@ class ParseTest(FlagsTestCase):
       ('--method=fedcorr', '^fedcorr shows the server .*--allow_per_client_disclosure'),
       ('--noise_semantics=code', '^--noise_semantics must be paper or reference, got code$'),
       ('--training_labels=no', '^--training_labels must be one of local, private, got no$'),
-      ('--client_dp_noise=-1', '^--client_dp_noise must be at least 0, got -1.0$'),
+      ('--client_dp_noise=-1', r'^--client_dp_noise must be 0, or in \[1e-4, 1e6\], got -1.0$'),
       ('--client_dp_clip=0', '^--client_dp_clip must be a positive number, got 0.0$'),
   )
   def test_mistakes_of_the_values(self, argument, message):

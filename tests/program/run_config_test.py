@@ -110,7 +110,7 @@ _INVALID = {
     'label_prior': (['bayes'], 'one of shrinkage, projected, inverse, none'),
     'training_labels': (['', 'public'], 'one of local, private'),
     'runtime': (['', 'gpu'], 'one of local, remote, accelerator'),
-    'client_dp_noise': ([-1e-9, _NAN, _INF, -_INF], 'at least 0'),
+    'client_dp_noise': ([-1e-9, 1e-5, 2e6, _NAN, _INF, -_INF], '0, or in [1e-4, 1e6]'),
     'client_dp_clip': ([0.0, -0.1, _NAN, _INF, -_INF], 'a positive number'),
     'clients': ([0, -1], 'at least 1'),
     'clients_per_round': ([0, -1], 'at least 1'),
@@ -124,7 +124,7 @@ _INVALID = {
     'image_size': ([-1], 'at least 0'),
     'temperature': ([0.0, -1.0, _NAN, _INF, -_INF], 'a positive number'),
     'learning_rate': ([0.0, -0.1, _NAN, _INF, -_INF], 'a positive number'),
-    'update_bound': ([0.0, -0.1, _NAN, _INF, -_INF], 'a positive number'),
+    'update_bound': ([0.0, -0.1, 2e9, _NAN, _INF, -_INF], 'a positive number, at most 1e9'),
     'weight_decay': ([-1e-9, _NAN, _INF, -_INF], 'at least 0'),
     'momentum': ([-0.1, 1.0, 1.5, _NAN, _INF], 'in [0, 1)'),
     'validation_fraction': ([-0.1, 1.0, 1.5, _NAN, _INF], 'in [0, 1)'),
@@ -215,7 +215,8 @@ class RangeTest(parameterized.TestCase):
       *(('aggregation', a) for a in ('mean', 'secure_sum')),
       *(('label_prior', p) for p in ('shrinkage', 'projected', 'inverse', 'none')),
       *(('training_labels', t) for t in ('local', 'private')),
-      ('client_dp_noise', 0.0), ('client_dp_noise', 1e300), ('client_dp_clip', 1e-300),
+      ('client_dp_noise', 0.0), ('client_dp_noise', 1e-4), ('client_dp_noise', 1e6),
+      ('client_dp_clip', 1e-300),
       ('noise_rate', 0.0), ('noise_rate', 1.0), ('momentum', 0.0), ('momentum', 0.999),
       ('noise_rho', 0.0), ('noise_rho', 1.0), ('noise_tau', 0.0), ('noise_tau', 0.999),
       ('partition_p', 1e-300), ('partition_p', 1.0), ('partition_alpha', 1e-300),
@@ -569,7 +570,9 @@ class IdentityTest(parameterized.TestCase):
   def test_what_determines_the_result_changes_the_name(self):
     names = {'': _config().name()}
     for name, value in _OTHER.items():
-      changed = _config(**{name: value})
+      # A folder is only looked into for what is in it.
+      needed = {'public_dataset': 'digits'} if name == 'public_dir' else {}
+      changed = _config(**{**needed, name: value})
       names[name] = changed.name()
       # The seed stands in the name anyway; a run is compared by its identity.
       self.assertNotEqual(changed.identity()[name], _config().identity()[name])

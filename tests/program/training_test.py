@@ -425,6 +425,24 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     self.assertEqual(state.participations.tolist(), [1, 1, 1, 1, 0])
     self.assertEqual(_ints(state.own['last']), [1, 1, 2, 3, 0])
 
+  def test_record_that_is_changed_in_place_is_a_mistake_at_once(self):
+    # It would be another one by the time it is saved.
+    def cohort(round_num, records):
+      records['norms'][0] += 1
+      return np.array([0, 1])
+
+    with self.assertRaisesRegex(ValueError, 'read-only'):
+      self._run(_judging_algorithm(_judge_stage('judge', 3, cohort=cohort)))
+
+  def test_number_of_the_round_is_the_loops(self):
+    algorithm = _counting_algorithm(3)
+
+    def round_(state, clients):
+      return algorithm.round(state, clients)._replace(round_num=7)
+
+    _, results = self._run(algorithm._replace(round=round_))
+    self.assertEqual([r.round_num for r in results], [1, 2, 3])
+
   def test_reports_reach_the_server_within_the_round_by_client(self):
     cohorts, by_client = [], []
 

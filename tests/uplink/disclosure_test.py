@@ -53,6 +53,7 @@ class EdgesTest(parameterized.TestCase):
       return tff.federated_map(add, (tff.federated_broadcast(server), client))
 
     self.assertEmpty(disclosure.client_to_server_edges(stays))
+    self.assertEqual(disclosure.check(stays, ()), 4)  # Bytes that it broadcasts.
 
   def test_finds_edges_inside_a_called_computation(self):
     @tff.federated_computation(_LOSS)

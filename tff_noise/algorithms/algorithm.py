@@ -243,7 +243,14 @@ class Algorithm(NamedTuple):
   report: Report = Report()
 
   def init(self) -> State:
-    """Returns the state before the first round; no client is asked."""
+    """Returns the state before the first round; no client is asked.
+
+    Raises:
+      ValueError: If computations, or different optimizers, have the same name.
+    """
+    names = [c.name for c in self.computations]
+    if len(set(names)) < len(names):
+      raise ValueError(f'two computations of an algorithm have one name: {", ".join(names)}')
     records = {name: np.array(value) for name, value in self.records.items()}
     state = State(dict(self.models), {}, {}, {}, records)
     for c in self.computations:

@@ -20,7 +20,11 @@ term=norm. Twice as much is sent each way. `train_loss` is the sum of both losse
 What the paper leaves open, and where its public code differs:
 * T counts rounds, not local epochs: FedDPCont, which compares with it, does not say; federated
   ports count rounds. tau is the true rate of noise in the paper, 0.2 in ports.
-* The code's schedule reaches tau one epoch earlier than line 8 (`schedule=code`).
+* Line 8 comes at the end of an epoch, so it is read as the R of the next one, and the first leaves
+  nothing out. The public code has `numpy.linspace(0, tau, T_k)[T]` in epoch T, 1 the first that is
+  trained: it leaves some out from the first on and reaches tau two earlier (`schedule=code`).
+* The two networks start from different random weights, or they would stay the same network; so says
+  the paper. FedDPCont's comparison has "two same networks" (appendix 9.3): `initial=equal`.
 * The paper keeps at least R(T) b examples, so rounds up; the code cuts the number off, and so does
   this. In the code a batch may keep none (b = 1 with R < 1), and the mean of nothing is not a
   number: at least one is kept here. By float64 the code also loses one where R(T) b is whole, as of
@@ -47,11 +51,13 @@ from tff_noise.models import keras_model
 from tff_noise.models import losses
 
 
-def forget_rate(round_num: int, p: parameters.CoTeachingParams) -> float:
-  """Returns `1 - R(T)` in round T, 1 the first, in which nothing is left out."""
-  # The code's is numpy.linspace(0, tau, T_k), then tau.
-  span = p.ramp_rounds if p.schedule == 'paper' else max(p.ramp_rounds - 1, 1)
-  return p.forget_rate * min((round_num - 1) / span, 1.0)
+def forget_rate(round_num: int | tf.Tensor, p: parameters.CoTeachingParams) -> tf.Tensor:
+  """Returns float64, `1 - R(T)` in round T, 1 the first."""
+  if p.schedule == 'paper':
+    done, span = round_num - 1, p.ramp_rounds
+  else:  # numpy.linspace(0, tau, T_k)[T], then tau.
+    done, span = round_num, max(p.ramp_rounds - 1, 1)
+  return p.forget_rate * tf.minimum(tf.cast(done, tf.float64) / span, 1.0)
 
 
 def num_kept(rate: tf.Tensor, batch_size: tf.Tensor) -> tf.Tensor:
@@ -78,10 +84,8 @@ def client(
     p: parameters.CoTeachingParams, training: types.LocalTraining
 ) -> program.ClientProgram:
   """Lines 4 to 7, for a model of two networks."""
-  rates = [forget_rate(t, p) for t in range(1, p.ramp_rounds + 2)]  # The last one stays.
-
   def loss(s):
-    rate = tf.constant(rates, tf.float64)[tf.minimum(s.client.round_num, len(rates)) - 1]
+    rate = forget_rate(s.client.round_num, p)
     l_f, l_g = (losses.example_losses(z, s.labels, training.loss) for z in s.logits)
     loss_f, loss_g = crossed(l_f, l_g, num_kept(rate, tf.shape(s.labels)[0]))
     return loss_f + loss_g  # Lines 6 and 7: of either sum one part depends on w_f, one on w_g.
@@ -95,5 +99,5 @@ def build(task: task_lib.Task, p: parameters.CoTeachingParams) -> algorithm.Algo
   task = task.with_model(both)
   train = computation.train('a round of train', task, client(p, task.training))
   return algorithm.of_rounds(task, train)._replace(
-      report=algorithm.Report(columns=lambda s: {'forget_rate': forget_rate(s.round_num, p)})
+      report=algorithm.Report(columns=lambda s: {'forget_rate': float(forget_rate(s.round_num, p))})
   )

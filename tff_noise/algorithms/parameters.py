@@ -61,9 +61,10 @@ class CoTeachingParams:
     forget_rate: tau, the share of a batch that is left out in the end, in [0, 1). The paper takes
       the true rate of noise, which nobody knows outside of a simulation.
     ramp_rounds: T_k, rounds over which the share rises linearly from 0, at least 1.
-    schedule: 'paper', which reaches tau in round T_k + 1, or 'code', in round T_k.
-    initial: 'different' initial weights of the two networks, or 'equal' ones, with which they stay
-      equal but for rounding.
+    schedule: 'paper', which starts at 0 and reaches tau in round T_k + 1, or 'code', the public
+      code's, which starts above 0 and reaches it in round T_k - 1.
+    initial: 'different' initial weights of the two networks, or 'equal' ones, as FedDPCont's
+      appendix has them, with which they stay equal but for rounding.
     evaluate: What is evaluated, the 'first' network or the 'mean_probability' of both.
   """
 
@@ -166,12 +167,12 @@ class RHFLParams:
 
 @dataclasses.dataclass(frozen=True)
 class RoFLParams:
-  """RoFL's own parameters; rounds are counted from 0, as t in its paper and code.
+  """RoFL's own parameters; rounds are counted from 0, as t in its public code.
 
   Attributes:
     centroid_weight: lambda_cen of the distances to the centroids, at least 0.
-    centroid_gradient: What they move: 'none', nothing (the public code), or the 'features' (the
-      paper).
+    centroid_gradient: What they move: 'none', nothing (the public code), or the 'features' (its
+      formula, without what takes the gradient away).
     centroid_reduction: Whether they are a 'sum' over a batch's confident examples (the public
       code), or a 'mean', as the other terms of the loss.
     entropy_weight: lambda_e of the predictions' entropy, at least 0.
@@ -179,7 +180,7 @@ class RoFLParams:
     forget_rounds: T_k, in how many rounds that share rises from 0; 0 for the full share at once.
     pseudo_labels_from: T_pl, the round from which predictions take the place of labels that the
       centroids contradict, and in which lambda_cen reaches its value; -1 for a tenth of all rounds,
-      as the public code has 100 of 1,000.
+      as the public code has 100 of 1,000, and 1 at least.
     first_weights: By what the centroids of the first round are averaged: 'random', their cosines
       with random ones (the public code), or 'equal', over the clients that have the class.
     feature_bound: What entries of centroids are cut to before they are sent, positive.

@@ -26,7 +26,8 @@ the abstract was at hand. What that code does is the default, also where it must
 - It takes the sum over S of that term, beside means in the others; `centroid_reduction=mean`.
 - It starts f_G with normal numbers, and weights the first f_k by their cosines with these, whose
   signs mean nothing: f_G[j] may be far outside of what it averages, and needs rounds to come back.
-  `first_weights=equal` is the mean over the clients that have the class.
+  `first_weights=equal` is the mean over the clients that have the class, of all that somebody of
+  the first cohort has.
 - Until T_pl every label is the given one, so that the method is small-loss selection with entropy
   minimisation; R_t rises over the first rounds to a constant, whatever the true noise is.
 - Its y^ are predictions on augmented images, if training augments; f_k is not kept between rounds,
@@ -37,7 +38,8 @@ Where this differs from that code:
   are built on that mean. The code takes the unweighted one; with clients of equal size that is the
   same. In f_G clients have no such weights, as in the code.
 - At least one example of a batch is confident: in the code none is of a last batch of one,
-  `int(0.8 * 1) = 0`, and the mean over none is NaN.
+  `int(0.8 * 1) = 0`, and the mean over none is NaN. Where `(1 - R_t) b` is whole but for rounding,
+  the code may have one less.
 - Where `|sum_k c_kj| < 1e-6`, such as for a class that nobody has at t = 0, f_G[j] stays; in the
   code it is NaN for ever. f_G is cut to the bound, as each client's part was.
 
@@ -68,15 +70,18 @@ _PSEUDO_LABEL_SHARE = 0.1
 
 
 def forget_rate(t: tf.Tensor, p: parameters.RoFLParams) -> tf.Tensor:
-  """Returns float64, R_t: from 0 to `p.forget` in the first rounds, and then that."""
-  rates = np.append(np.linspace(0, p.forget, p.forget_rounds), p.forget)
-  return tf.gather(rates, tf.minimum(t, p.forget_rounds))
+  """Returns float64, R_t: `numpy.linspace(0, p.forget, p.forget_rounds)[t]`, then `p.forget`."""
+  t = tf.cast(t, tf.float64)
+  rises = float(max(p.forget_rounds - 1, 1))
+  if not p.forget_rounds:
+    return tf.constant(p.forget, tf.float64)
+  return tf.where(t < rises, t * (p.forget / rises), p.forget)
 
 
 def confident(logits: tf.Tensor, labels: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
   """Returns int32 `[m]`, S: where a batch's `m = int((1 - R_t) b)` smallest losses are, m >= 1."""
   each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-  # A product just below a whole number counts as one: 0.29 * 100 is 28.999999999999996.
+  # A product just below a whole number counts as one: (1 - 0.9) * 20 is 1.9999999999999996.
   count = tf.floor((1 - rate) * tf.cast(tf.size(each), tf.float64) + 1e-9)
   return tf.argsort(each, stable=True)[: tf.maximum(1, tf.cast(count, tf.int32))]
 
@@ -250,7 +255,8 @@ def build(task: task_lib.Task, p: parameters.RoFLParams) -> algorithm.Algorithm:
   """
   start = p.pseudo_labels_from
   if start < 0:
-    start = round(_PSEUDO_LABEL_SHARE * task.rounds)
+    # Not the first: its predictions are those of an untrained model.
+    start = max(1, round(_PSEUDO_LABEL_SHARE * task.rounds))
   if task.label_privacy.in_training and start < task.rounds:
     raise types.UsageError(
         '--training_labels=private: the loss is right only for labels that were flipped, and rofl '

@@ -372,7 +372,7 @@ def _finish(work, client, trained):
       result = result._replace(update=sent.update)
     own.update(sent.own)
     sums.update({s.name: keep(tf.ensure_shape(sent.sums[s.name], s.shape)) for s in program.sums})
-    reports.update(sent.reports)
+    reports.update(per_client.bounded(program.reports, sent.reports))
   own = program_lib.in_order(own)
   # What a model that diverged says of the client's own state is not kept either.
   if trains:

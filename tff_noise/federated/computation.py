@@ -315,8 +315,7 @@ def train(
     def next_fn(state, data, local, server_data):
       return StatefulOutput(*run_round(state, data, local, server_data))
 
-  disclosure.check(next_fn, step.fields)
-
+  broadcast_bytes = disclosure.check(next_fn, step.fields)
   accessors = _accessors(state_type.member, hparams_type)
   if stateless:
     get_model_weights, set_model_weights, get_hparams, set_hparams = accessors
@@ -331,8 +330,7 @@ def train(
   else:
     process = StatefulProcess(initialize, next_fn, *accessors, local_type, server_data_type)
   return Computation(
-      name, process, step.fields, declared,
-      uplink.num_bytes(make_broadcast.type_signature.result), optimizer, server_data, trains=True,
+      name, process, step.fields, declared, broadcast_bytes, optimizer, server_data, trains=True,
       model=model,
   )
 
@@ -412,10 +410,10 @@ def collect(
       *_sum_fields(sums, task.aggregation),
       *per_client.fields(declared.reports),
   )
-  disclosure.check(next_fn, fields)
+  broadcast_bytes = disclosure.check(next_fn, fields)
   return Computation(
-      name, Collection(next_fn), fields, declared, uplink.num_bytes(broadcast_type),
-      sends_model=sends_model, trains=training is not None and public is None,
+      name, Collection(next_fn), fields, declared, broadcast_bytes, sends_model=sends_model,
+      trains=training is not None and public is None,
   )
 
 
@@ -624,10 +622,11 @@ def _sum(contributions, sums, aggregation: aggregation_lib.Aggregation):
 
 
 def mean_loss(sums: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Returns sums in which the loss is the mean over examples; of tensors, or NumPy numbers."""
+  """Returns sums in which the loss is the mean over examples, nan without any."""
   if 'loss' not in sums:
     return sums
-  loss = tf.math.divide_no_nan(sums['loss'], sums['examples'])
+  mean = tf.math.divide_no_nan(sums['loss'], sums['examples'])
+  loss = tf.where(sums['examples'] > 0, mean, np.nan)
   return collections.OrderedDict(sums, loss=loss)
 
 

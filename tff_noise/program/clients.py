@@ -3,16 +3,20 @@
 What an algorithm asks of clients goes through here. It is checked against what the algorithm lists,
 entered into the privacy ledger before it runs, counted in bytes both ways, and answered with what
 the computation declares. What clients keep lies here, by client id; the training loop saves it, and
-an algorithm, which gets a view with the methods of `algorithm.Clients` alone, cannot read it.
+an algorithm, which gets a view with the functions of `algorithm.Clients` alone, has no name by
+which it could read it. This guards against mistakes and shortcuts: Python hides nothing from code
+that looks into closures on purpose.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_noise import types
@@ -23,6 +27,7 @@ from tff_noise.federated import label_histogram
 from tff_noise.federated import stacked
 from tff_noise.federated import task as task_lib
 from tff_noise.privacy import ledger as ledger_lib
+from tff_noise.privacy import protection
 from tff_noise.runtimes import client_error
 from tff_noise.selection import policies
 from tff_noise.uplink import per_client
@@ -63,23 +68,16 @@ def by_client(own: OwnStates, num_clients: int) -> list[Mapping[str, Any]]:
   return [{name: states[i] for name, states in own.items()} for i in range(num_clients)]
 
 
+@dataclasses.dataclass(frozen=True)
 class _View:
-  """The methods of `algorithm.Clients`, and nothing else that can be had of clients."""
+  """The functions of `algorithm.Clients` in one round, and nothing else that is had of clients."""
 
-  def __init__(self, clients: SimulatedClients):
-    self._clients = clients
-    self.sample, self.train = clients.sample, clients.train
-    self.run, self.forget = clients.run, clients.forget
-
-  @property
-  def everybody(self) -> np.ndarray:
-    """See `algorithm.Clients`."""
-    return self._clients.everybody
-
-  @property
-  def present(self) -> np.ndarray:
-    """See `algorithm.Clients`."""
-    return self._clients.present
+  everybody: np.ndarray
+  present: np.ndarray
+  sample: Callable[..., np.ndarray]
+  train: Callable[..., algorithm_lib.Output]
+  run: Callable[..., algorithm_lib.Output]
+  forget: Callable[..., None]
 
 
 class SimulatedClients:
@@ -105,11 +103,15 @@ class SimulatedClients:
       own: What they keep, if this is not the start.
     """
     self._listed = {c.name: c for c in algorithm.used}
+    # As it was compiled and checked, whatever becomes of the process.
+    self._next = {c.name: c.next for c in algorithm.used}
     self._task, self._federation, self._datasets = task, federation, datasets
     self._ledger = ledger
     self._own = dict(own or initial_own(algorithm, federation))
     self._first = algorithm.own
     self._participations = np.zeros(len(federation.clients), np.int64)
+    self._noisy = set()
+    self._failure = None
     self.begin_round(1, '')
 
   def begin_round(self, round_num: int, stage: str) -> None:
@@ -117,10 +119,25 @@ class SimulatedClients:
     self._round_num, self._stage = round_num, stage
     self.traffic = Traffic()
 
+  def end_round(self) -> None:
+    """Called after each round.
+
+    Raises:
+      types.RunError: If the computation of a client failed, whatever the algorithm made of that.
+    """
+    if self._failure is not None:
+      raise self._failure
+
   @property
   def view(self) -> algorithm_lib.Clients:
-    """What an algorithm gets to see of the clients."""
-    return _View(self)
+    """What an algorithm gets to see of the clients in this round."""
+    return _View(
+        self.everybody, self.present,
+        lambda *args, **more: self.sample(*args, **more),
+        lambda *args, **more: self.train(*args, **more),
+        lambda *args, **more: self.run(*args, **more),
+        lambda *args: self.forget(*args),
+    )
 
   @property
   def own(self) -> OwnStates:
@@ -174,9 +191,11 @@ class SimulatedClients:
       **messages: np.ndarray,
   ) -> algorithm_lib.Output:
     """See `algorithm.Clients`."""
-    listed = self._check(computation, messages, cohort)
+    cohort = self._cohort(cohort)
+    listed, messages = self._check(computation, messages, cohort)
     if listed.optimizer is None:
       raise ValueError(f'{listed.name!r} has no next model: it is run, not trained')
+    self._require_new_noise(listed, state)
     self._record(listed, cohort)
     process = listed.process
     args = [_process_state(listed, state), self._data(cohort)]
@@ -185,7 +204,7 @@ class SimulatedClients:
       args.append(self._inputs(listed, cohort, messages))
       if process.server_data_type is not None:
         args.append(listed.server_data)
-    output = self._call(process.next, cohort, args)
+    output = self._call(listed, cohort, args)
     reports = _reports_in_order(output.metrics.get('reports'), cohort)
     if stateful:
       used = reports.get(stacked.KEPT, np.ones(len(cohort), bool))
@@ -193,7 +212,7 @@ class SimulatedClients:
     sums = output.metrics['client_work']['train']
     self._count(listed, cohort, sums)
     return algorithm_lib.Output(
-        _next_state(listed, state, output.state, cohort, reports), np.asarray(cohort), sums, reports
+        _next_state(listed, state, output.state, cohort, reports), cohort, sums, reports
     )
 
   def run(
@@ -204,20 +223,20 @@ class SimulatedClients:
       **messages: np.ndarray,
   ) -> algorithm_lib.Output:
     """See `algorithm.Clients`."""
-    listed = self._check(computation, messages, cohort)
+    cohort = self._cohort(cohort)
+    listed, messages = self._check(computation, messages, cohort)
     if listed.optimizer is not None:
       raise ValueError(f'{listed.name!r} makes a next model: it is trained, not run')
-    cohort = np.asarray(cohort)
     if not len(cohort):
       return algorithm_lib.Output(state, cohort, {}, {})
     self._record(listed, cohort)
     if listed.on_labels:
       data = [label_histogram.client_labels(self._federation, i) for i in cohort]
-      histogram = self._call(listed.next, cohort, [data])
+      histogram = self._call(listed, cohort, [data])
       self._count(listed, cohort, {})
       return algorithm_lib.Output(state, cohort, {label_histogram.NAME: histogram}, {})
     output = self._call(
-        listed.next,
+        listed,
         cohort,
         [_broadcast(listed, state), self._data(cohort), self._inputs(listed, cohort, messages)],
     )
@@ -231,13 +250,23 @@ class SimulatedClients:
     """See `algorithm.Clients`."""
     for name in names:
       states = list(self._own[name])
-      for client in cohort:
+      for client in self._cohort(cohort):
         labels = self._federation.clients[client].y
         states[client] = program_lib.initial_own(self._first[name], labels)
       self._own[name] = states
 
+  def _cohort(self, cohort):
+    """Returns a copy of its own: what is entered is who takes part."""
+    ids = np.array(cohort)
+    if not len(ids):
+      return ids.astype(np.int64)
+    known = ids.ndim == 1 and ids.dtype.kind in 'iu' and np.isin(ids, self.everybody).all()
+    if not known or len(np.unique(ids)) < len(ids):
+      raise ValueError(f'a cohort has to be ids of clients, each once, got {ids}')
+    return ids.astype(np.int64)
+
   def _check(self, computation, messages, cohort):
-    """Returns the computation as it is listed."""
+    """Returns the computation as it is listed, and the messages."""
     listed = self._listed.get(computation.name)
     if listed is None or listed.process is not computation.process:
       raise ValueError(f'the algorithm does not list the computation {computation.name!r}')
@@ -246,11 +275,22 @@ class SimulatedClients:
       raise ValueError(
           f'{listed.name!r} sends to single clients {sorted(declared)}, got {sorted(messages)}'
       )
+    messages = {name: np.array(values) for name, values in messages.items()}
     for name, values in messages.items():
       wanted = np.dtype(declared[name].dtype), (len(cohort), *declared[name].shape)
-      if (np.asarray(values).dtype, np.shape(values)) != wanted:
+      if (values.dtype, values.shape) != wanted:
         raise ValueError(f'the message {name!r} has to be {wanted[0]}{list(wanted[1])}')
-    return listed
+    return listed, messages
+
+  def _require_new_noise(self, computation, state):
+    """Noise is a function of the aggregator's state: one that was used would cancel it."""
+    if not any(isinstance(f.protection, protection.NoisySum) for f in computation.fields):
+      return
+    aggregator = tf.nest.flatten(state.aggregators[computation.name])
+    key = b''.join(np.asarray(value).tobytes() for value in aggregator)
+    if key in self._noisy:
+      raise ValueError(f'{computation.name!r} would release with noise that was used before')
+    self._noisy.add(key)
 
   def _record(self, computation, cohort):
     self._ledger.record(self._round_num, self._stage, computation.released, cohort)
@@ -269,14 +309,14 @@ class SimulatedClients:
         for i, client in enumerate(cohort)
     ]
 
-  def _call(self, function, cohort, args):
+  def _call(self, computation, cohort, args):
     try:
-      return function(*args)
+      return self._next[computation.name](*args)
     except client_error.ClientError as error:
-      raise types.RunError(
-          f'round {self._round_num}: the computation of client {cohort[error.position]} failed: '
-          f'{error.reason}'
-      ) from error
+      failed = f'round {self._round_num}: the computation of client {cohort[error.position]} failed'
+      self._failure = types.RunError(f'{failed}: {error.reason}')
+    # What TensorFlow says may hold the client's data: it is for who runs this, not the algorithm.
+    raise types.RunError(failed)
 
   def _keep(self, computation, cohort, returned, used):
     """Keyed by client id: only what the computation declares changes, and of the cohort alone."""
@@ -351,4 +391,4 @@ def _broadcast(computation, state):
 
 
 def _reports_in_order(collected, cohort):
-  return per_client.in_order(collected, np.asarray(cohort)) if collected else {}
+  return per_client.in_order(collected, cohort) if collected else {}

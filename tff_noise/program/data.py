@@ -35,7 +35,12 @@ def _public_images(config, dataset):
   """The images of another data set, some of them drawn at random; its labels are not looked at."""
   folder = config.public_dir or config.data_dir
   spec = sources.DataSpec(config.public_dataset, folder, '', config.image_size)
-  other = sources.load(spec)
+  try:
+    other = sources.load(spec)
+  except types.UsageError as error:
+    # It names the flags of the clients' data.
+    text = str(error).replace('--dataset', '--public_dataset')
+    raise types.UsageError(text.replace('--data_dir', '--public_dir')) from error
   same = (other.image_shape, other.train_x.dtype.kind) == (
       dataset.image_shape, dataset.train_x.dtype.kind
   )

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import math
 import os
 import re
 
@@ -20,6 +19,8 @@ from tff_noise.privacy import estimator
 from tff_noise.privacy import mechanism
 from tff_noise.selection import availability
 
+# Far below float32's own: a step size times a gradient has to be one.
+_LARGEST = 1e30
 MODELS = ('mlp', 'cnn', 'resnet18', 'resnet34', 'resnet50', 'vit_tiny')
 NORMS = ('group', 'batch')
 AUGMENTATIONS = ('none', 'crop_flip')
@@ -124,10 +125,15 @@ class RunConfig:
     for name in ('clients', 'clients_per_round', 'rounds', 'local_epochs', 'batch_size',
                  'max_concurrent_clients', 'eval_every', 'checkpoint_every', 'public_examples'):
       self._require(name, getattr(self, name) >= 1, 'at least 1')
-    for name in ('learning_rate', 'update_bound', 'temperature', 'client_dp_clip'):
-      self._require(name, 0 < getattr(self, name) < math.inf, 'a positive number')
-    for name in ('weight_decay', 'client_dp_noise'):
-      self._require(name, 0 <= getattr(self, name) < math.inf, 'at least 0')
+    for name in ('learning_rate', 'temperature', 'client_dp_clip'):
+      self._require(name, 0 < getattr(self, name) <= _LARGEST, 'a positive number')
+    # Times a client's number of examples, and the clients of a round, it has to be a float32.
+    self._require('update_bound', 0 < self.update_bound <= 1e9, 'a positive number, at most 1e9')
+    self._require('weight_decay', 0 <= self.weight_decay <= _LARGEST, 'at least 0')
+    multiplier = self.client_dp_noise
+    self._require(
+        'client_dp_noise', multiplier == 0 or 1e-4 <= multiplier <= 1e6, '0, or in [1e-4, 1e6]'
+    )
     self._require('momentum', 0 <= self.momentum < 1, 'in [0, 1)')
     for name in ('validation_fraction', 'label_smoothing'):
       self._require(name, 0 <= getattr(self, name) < 1, 'in [0, 1)')
@@ -139,6 +145,8 @@ class RunConfig:
     if self.public_dataset is not None:
       self._require('public_dataset', self.public_dataset in sources.DATASETS,
                     'one of ' + ', '.join(sources.DATASETS))
+    elif self.public_dir is not None:
+      raise types.UsageError('--public_dir is given without --public_dataset: name the data set')
     self._require('image_size', self.image_size >= 0, 'at least 0')
     self._require_human_labels()
     self._require('seed', 0 <= self.seed < 2**63, 'in [0, 2**63)')

@@ -51,6 +51,9 @@ def prepare(
     raise types.UsageError('--client_dp_noise is for methods of one stage')
   if private:
     algorithm = private_labels.declare(algorithm, task)
+  for round_num in range(1, algorithm.rounds + 1 if config.arrivals else 1):
+    if not len(task.present(round_num)):
+      raise types.UsageError(f'--arrivals: no client is there in round {round_num}')
   return Prepared(federation, task, algorithm)
 
 
@@ -68,7 +71,8 @@ def build(
     federation: Who holds what.
     validation: Clean examples that the server holds.
   """
-  build_model = functools.partial(_build_model, config, dataset)
+  # An algorithm may build models, and gets no images with that.
+  build_model = functools.partial(_build_model, config, dataset.without_examples())
   secure = config.aggregation == 'secure_sum'
   if config.client_dp_noise:
     aggregate = aggregation.dp_mean(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_noise.algorithms import algorithm as algorithm_lib
@@ -80,10 +81,22 @@ def run_round(
     state: algorithm_lib.State,
     clients: clients_lib.SimulatedClients,
 ) -> algorithm_lib.State:
-  """Runs the next round; returns the next state. What it cost is in `clients.traffic`."""
-  clients.begin_round(state.round_num + 1, algorithm.stage_of(state.round_num + 1))
-  state = algorithm.round(state, clients.view)
-  return state._replace(round_num=state.round_num + 1)
+  """Runs the next round; returns the next state. What it cost is in `clients.traffic`.
+
+  Raises:
+    types.RunError: If the computation of a client fails.
+  """
+  round_num = state.round_num + 1
+  clients.begin_round(round_num, algorithm.stage_of(round_num))
+  try:
+    state = algorithm.round(state, clients.view)
+  finally:
+    clients.end_round()
+  # The state is saved while the next round runs: what changes it in place fails there and then.
+  for value in tf.nest.flatten(state):
+    if isinstance(value, np.ndarray):
+      value.flags.writeable = False
+  return state._replace(round_num=round_num)
 
 
 async def run(

@@ -25,6 +25,7 @@ from tff_noise.program import run_directory
 from tff_noise.program import task as task_lib
 from tff_noise.program import training
 from tff_noise.runtimes import opening
+from tff_noise.uplink import disclosure
 from tff_noise.uplink import uplink
 
 
@@ -79,6 +80,8 @@ def _write_start(folder, config, scene):
 def _train(config, prepared, scene, evaluations, weights, directory):
   """Trains to the end and returns the last state."""
   algorithm, federation = prepared.algorithm, prepared.federation
+  for computation in algorithm.used:
+    disclosure.check(computation.next, computation.fields)  # Also of one that was put together.
   declared = uplink.to_json(algorithm.fields)
   run_directory.write_json(directory.file('uplink.json'), declared)
   ledger = ledger_lib.Ledger(algorithm.fields, declared, directory.file('ledger.jsonl'))

@@ -14,12 +14,13 @@ import tensorflow_federated as tff
 from tff_noise.uplink import uplink
 
 SECURE_SUM = 'federated_secure_sum_bitwidth'
+_BROADCAST = 'federated_broadcast'
 
 # Intrinsics that move nothing from clients to the server. Everything else counts as a release, so
 # an intrinsic that this list does not know fails the check instead of passing unseen.
 _NOT_RELEASES = frozenset({
     'federated_apply',
-    'federated_broadcast',
+    _BROADCAST,
     'federated_eval_at_clients',
     'federated_eval_at_server',
     'federated_map',
@@ -52,22 +53,35 @@ class Edge(NamedTuple):
 
 def client_to_server_edges(computation: tff.Computation) -> tuple[Edge, ...]:
   """Returns every client-to-server edge of a computation, in order of appearance."""
-  edges = []
+  return _edges(_intrinsics(computation))
+
+
+def _intrinsics(computation):
+  """The calls of intrinsics, in order of appearance."""
+  calls = []
 
   def visit(block):
     if isinstance(block, tff.framework.Call) and isinstance(
         block.function, tff.framework.Intrinsic
     ):
-      uri = block.function.uri
-      if uri not in _NOT_RELEASES:
-        type_spec = str(_travelling_type(block.argument.type_signature))
-        edges.append(Edge(uri, type_spec, _bitwidth(block) if uri == SECURE_SUM else ''))
+      calls.append(block)
     return block, False
 
   tff.framework.transform_postorder(
       tff.framework.to_call_dominant(computation.to_building_block()), visit
   )
-  return tuple(edges)
+  return calls
+
+
+def _edges(calls):
+  return tuple(
+      Edge(
+          call.function.uri, str(_travelling_type(call.argument.type_signature)),
+          _bitwidth(call) if call.function.uri == SECURE_SUM else '',
+      )
+      for call in calls
+      if call.function.uri not in _NOT_RELEASES
+  )
 
 
 def _bitwidth(call: tff.framework.Call) -> str:
@@ -89,9 +103,17 @@ def _travelling_type(argument_type: tff.Type) -> tff.Type:
   return getattr(argument_type, 'member', argument_type)
 
 
-def check(computation: tff.Computation, fields: Sequence[uplink.UplinkField]) -> None:
-  """Raises `UndeclaredUplinkError` unless `computation` sends exactly `fields`."""
-  compiled = collections.Counter(client_to_server_edges(computation))
+def check(computation: tff.Computation, fields: Sequence[uplink.UplinkField]) -> int:
+  """Checks that `computation` sends exactly `fields`.
+
+  Returns:
+    How many bytes it broadcasts to each client, constants of the aggregation included.
+
+  Raises:
+    UndeclaredUplinkError: If it does not.
+  """
+  calls = _intrinsics(computation)
+  compiled = collections.Counter(_edges(calls))
   declared = collections.Counter(
       Edge(f.intrinsic, f.type_spec, str(f.bitwidth or '')) for f in fields
   )
@@ -102,6 +124,11 @@ def check(computation: tff.Computation, fields: Sequence[uplink.UplinkField]) ->
         + ''.join(f'\n  sent, not declared: {_text(e)}' for e in undeclared.elements())
         + ''.join(f'\n  declared, not sent: {_text(e)}' for e in missing.elements())
     )
+  return sum(
+      uplink.num_bytes(call.argument.type_signature.member)
+      for call in calls
+      if call.function.uri == _BROADCAST
+  )
 
 
 def _text(edge):
