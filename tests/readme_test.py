@@ -5,6 +5,9 @@ import subprocess
 import sys
 
 from absl.testing import absltest
+from absl.testing import parameterized
+
+from tff_noise.algorithms import catalog
 
 _WAIT_SECONDS = 300
 
@@ -26,6 +29,15 @@ class ReadmeTest(absltest.TestCase):
     )
     self.assertEqual(result.returncode, 0, result.stderr)
     self.assertLen([float(line) for line in result.stdout.split()], 3)
+
+
+class TablesTest(parameterized.TestCase):
+
+  @parameterized.parameters('README.md', 'docs/privacy.md')
+  def test_every_method_is_in_a_table(self, page):
+    with open(page, encoding='utf-8') as file:
+      named = ''.join(line for line in file if line.startswith('|'))
+    self.assertEmpty([name for name in catalog.ALGORITHMS if f'`{name}`' not in named])
 
 
 if __name__ == '__main__':
