@@ -46,6 +46,7 @@ _PARAMS = {
     'fedcorr': {
         'split_guard': False, 'confidence': 0.01, 'relabel_ratio': 1.0, 'lid_neighbours': 2,
     },
+    'fedlsr': {'view': 'training'},  # These clients hold no images.
 }
 # And fields of its task: clients of RHFL collaborate in rounds of three or more.
 _TASK = {'rhfl': {'clients_per_round': 3}}

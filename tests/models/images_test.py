@@ -96,5 +96,56 @@ class CropAndFlipTest(parameterized.TestCase):
     self.assertEqual(changed.dtype, tf.uint8)
 
 
+
+class SecondViewTest(parameterized.TestCase):
+
+  @parameterized.product(change=['mirror_and_recolour', 'rotate'], dtype=[np.uint8, np.float32])
+  def test_is_a_function_of_the_seed_in_shape_type_and_range(self, change, dtype):
+    x = tf.constant(np.random.default_rng(0).integers(0, 256, (4, 6, 7, 3)).astype(dtype))
+    views = []
+    for i in range(20):
+      seed = np.array([3, i], np.int32)
+      view = getattr(images, change)(x, seed)
+      self.assertEqual((view.shape, view.dtype), (x.shape, x.dtype))
+      self.assertBetween(tf.reduce_min(view).numpy(), 0, 255)
+      self.assertBetween(tf.reduce_max(view).numpy(), 0, 255)
+      np.testing.assert_array_equal(view, getattr(images, change)(x, seed))
+      views.append(view.numpy().tobytes())
+    self.assertGreater(len(set(views)), 15)
+
+  def test_how_often_colours_change(self):
+    x = np.random.default_rng(0).integers(60, 120, (1, 4, 5, 3)).astype(np.uint8)
+    counts = dict.fromkeys(['neither', 'mirrored', 'grey'], 0)
+    for i in range(400):
+      view = images.mirror_and_recolour(tf.constant(x), np.array([i, 5], np.int32)).numpy()
+      counts['neither'] += (view == x).all()
+      counts['mirrored'] += (view == x[:, :, ::-1]).all()
+      counts['grey'] += (view == view[..., :1]).all()
+    # In a fifth colours stay, in four fifths of these they are not taken away.
+    self.assertBetween(counts['neither'], 15, 50)  # 400 * .5 * .2 * .8 = 32
+    self.assertBetween(counts['mirrored'], 15, 50)
+    self.assertBetween(counts['grey'], 55, 110)  # 80
+
+  def test_one_draw_is_for_the_whole_batch(self):
+    one = np.random.default_rng(0).integers(0, 256, (1, 6, 7, 3)).astype(np.uint8)
+    for change in (images.mirror_and_recolour, images.rotate):
+      view = change(tf.constant(np.tile(one, (5, 1, 1, 1))), _SEED).numpy()
+      np.testing.assert_array_equal(view, np.tile(view[:1], (5, 1, 1, 1)))
+
+  def test_rotates_about_the_middle_by_up_to_30_degrees(self):
+    x = np.zeros((1, 41, 41, 1), np.uint8)
+    x[0, 18:23, 38] = 255  # To the right of the middle, by 18.
+    x[0, 20, 20] = 1
+    angles = []
+    for i in range(100):
+      view = images.rotate(tf.constant(x), np.array([i, 5], np.int32)).numpy()[0, :, :, 0]
+      self.assertEqual(view[20, 20], 1)
+      rows, columns = np.nonzero(view == 255)
+      angles.append(np.degrees(np.arctan2(rows.mean() - 20, columns.mean() - 20)))
+      self.assertAlmostEqual(np.hypot(rows.mean() - 20, columns.mean() - 20), 18, delta=0.7)
+    self.assertBetween(min(angles), -31.5, -25)
+    self.assertBetween(max(angles), 25, 31.5)
+
+
 if __name__ == '__main__':
   absltest.main()

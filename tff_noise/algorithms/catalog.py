@@ -78,6 +78,10 @@ _ENTRIES = (
           'Di et al., Federated Learning with Local Openset Noisy Labels, ECCV 2024',
           'feddpcont:build', parameters.FedDPContParams, takes_base=True, fewest_clients=2,
           report='label_prior'),
+    Entry('fedlsr', 'self-regularisation: predictions of two views of a batch, mixed and compared',
+          'Jiang et al., Towards Federated Learning against Noisy Labels via Local '
+          'Self-Regularization, CIKM 2022',
+          'fedlsr:build', parameters.FedLSRParams, takes_base=True),
     Entry('gce', 'the generalised cross-entropy, which trusts unlikely labels less',
           'Zhang and Sabuncu, Generalized Cross Entropy Loss for Training Deep Neural Networks '
           'with Noisy Labels, NeurIPS 2018',

@@ -112,6 +112,45 @@ class FedDPContParams:
 
 
 @dataclasses.dataclass(frozen=True)
+class FedLSRParams:
+  """FedLSR's own parameters.
+
+  Attributes:
+    consistency_weight: gamma of the divergence between the two views, at least 0.
+    entropy_weight: lambda_e of the predictions' entropy, at least 0.
+    sharpness: What the mixed prediction is raised to, positive.
+    ramp_rounds: In how many rounds gamma rises from 0; 0 for the full weight at once, -1 for a
+      fifth of all rounds, as the public code has it.
+    cross_entropy: Of what: 'probabilities', taken for logits (the public code), or their 'log'.
+    divergence: A 'mean' over examples and classes (the public code), or a 'batch_mean'.
+    entropy: Of the 'softmax' of the prediction (the public code), or 'plain'.
+    view: What makes the second view: the public 'code', or the 'training', by --augmentation.
+  """
+
+  consistency_weight: float = 0.4
+  entropy_weight: float = 0.6
+  sharpness: float = 2.0
+  ramp_rounds: int = -1
+  cross_entropy: str = 'probabilities'
+  divergence: str = 'mean'
+  entropy: str = 'softmax'
+  view: str = 'code'
+
+  def __post_init__(self):
+    params_lib.require_not_negative(self, 'consistency_weight', 'entropy_weight')
+    params_lib.require_positive(self, 'sharpness')
+    params_lib.require_one_of(self, 'cross_entropy', ('probabilities', 'log'))
+    params_lib.require_one_of(self, 'divergence', ('mean', 'batch_mean'))
+    params_lib.require_one_of(self, 'entropy', ('softmax', 'plain'))
+    params_lib.require_one_of(self, 'view', ('code', 'training'))
+    if self.ramp_rounds < -1:
+      raise ValueError(
+          'ramp_rounds must be a number of rounds, or -1 for a fifth of all, got '
+          f'{self.ramp_rounds}'
+      )
+
+
+@dataclasses.dataclass(frozen=True)
 class GCEParams:
   """GCE's own parameters.
 

@@ -5,7 +5,7 @@ mistake in the grid. A name is deleted here when it works.
 """
 
 METHODS = frozenset({
-    'arfl', 'dividemix', 'fedlsr', 'fednoro', 'fedrn', 'jointopt', 'lc', 'trevision',
+    'arfl', 'dividemix', 'fednoro', 'fedrn', 'jointopt', 'lc', 'trevision',
 })
 
 # Values of flags that exist, by flag.

@@ -4,10 +4,19 @@ Pixels travel as bytes, or not at all: a data set of image files carries their p
 batch is read where it is used.
 """
 
+import math
+
 import tensorflow as tf
 
 # FedCorr and most work on CIFAR: zeros around the image, then a crop of its former size.
 _PADDING = 4
+
+# FedLSR's public code: of a second view, by how much brightness, contrast and saturation change at
+# most, the hue, and how often these and grey are applied.
+_JITTER, _HUE = 0.8, 0.2
+_JITTER_SHARE, _GREY_SHARE = 0.8, 0.2
+_RANGE = 255.0
+_DEGREES = 30
 
 # How JPEG and PNG files begin.
 _SIGNATURES = (b'\xff\xd8\xff', b'\x89PNG')
@@ -62,3 +71,84 @@ def crop_and_flip(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
   cropped = tf.gather(padded, rows, axis=1, batch_dims=1)
   cropped = tf.gather(cropped, columns, axis=2, batch_dims=1)
   return tf.ensure_shape(cropped, x.shape)
+
+
+def mirror_and_recolour(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+  """Mirrors images, or not, changes their colours, or not, and makes them grey, or not.
+
+  One draw for all of them: half of the time they are mirrored, in 0.8 of it brightness, contrast
+  and saturation are multiplied by something in [0.2, 1.8) and the hue is turned by up to a fifth of
+  its circle, in 0.2 of it they are grey.
+
+  Args:
+    x: `[b, height, width, 3]`, pixels in [0, 255].
+    seed: int32 `[2]`; the result is a function of `x` and it.
+
+  Returns:
+    The same shape and dtype.
+  """
+  for_factors, for_hue, for_chances = tf.unstack(
+      tf.random.experimental.stateless_split(seed, 3)
+  )
+  brightness, contrast, saturation = tf.unstack(
+      tf.random.stateless_uniform([3], for_factors, 1 - _JITTER, 1 + _JITTER)
+  )
+  hue = tf.random.stateless_uniform([], for_hue, -_HUE, _HUE)
+  chances = tf.random.stateless_uniform([3], for_chances)
+
+  def recolour(pixels):
+    pixels = _blend(pixels, 0.0, brightness)
+    mean = tf.reduce_mean(tf.image.rgb_to_grayscale(pixels), axis=(1, 2, 3), keepdims=True)
+    pixels = _blend(pixels, mean, contrast)
+    pixels = _blend(pixels, tf.image.rgb_to_grayscale(pixels), saturation)
+    return tf.image.adjust_hue(pixels, hue)
+
+  def grey(pixels):
+    return tf.repeat(tf.image.rgb_to_grayscale(pixels), 3, axis=-1)
+
+  pixels = tf.cast(x, tf.float32) / _RANGE
+  changes = (
+      (0.5, lambda p: tf.reverse(p, [2])), (_JITTER_SHARE, recolour), (_GREY_SHARE, grey),
+  )
+  for (share, change), chance in zip(changes, tf.unstack(chances), strict=True):
+    pixels = tf.cond(chance < share, lambda p=pixels, c=change: c(p), lambda p=pixels: p)
+  return _as_pixels(pixels * _RANGE, x)
+
+
+def rotate(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+  """Turns all images by one angle of up to 30 degrees, to the nearest pixels, filling with zeros.
+
+  Args:
+    x: `[b, height, width, channels]`.
+    seed: int32 `[2]`; the result is a function of `x` and it.
+
+  Returns:
+    The same shape and dtype.
+  """
+  height, width = x.shape[1:3]
+  largest = math.radians(_DEGREES)
+  angle = tf.random.stateless_uniform([], seed, -largest, largest)
+  cos, sin = tf.cos(angle), tf.sin(angle)
+  # From where a pixel is to where it comes from, about the middle of the image.
+  middle_x, middle_y = (width - 1) / 2, (height - 1) / 2
+  transform = tf.stack([
+      cos, -sin, middle_x - cos * middle_x + sin * middle_y,
+      sin, cos, middle_y - sin * middle_x - cos * middle_y, 0.0, 0.0,
+  ])
+  turned = tf.raw_ops.ImageProjectiveTransformV3(
+      images=tf.cast(x, tf.float32), transforms=transform[tf.newaxis],
+      output_shape=[height, width], interpolation='NEAREST', fill_mode='CONSTANT', fill_value=0.0,
+  )
+  return _as_pixels(turned, x)
+
+
+def _blend(pixels, other, factor):
+  """float32, `factor pixels + (1 - factor) other`, cut to [0, 1]."""
+  return tf.clip_by_value(factor * pixels + (1 - factor) * other, 0.0, 1.0)
+
+
+def _as_pixels(changed, x):
+  """float32 `changed` in the shape and dtype of `x`; bytes are rounded."""
+  if x.dtype.is_integer:
+    changed = tf.round(changed)
+  return tf.ensure_shape(tf.cast(changed, x.dtype), x.shape)
