@@ -274,10 +274,10 @@ def _shard(first, truth):
 def _flipped(labels, first, mechanism):
   """Returns the histogram of the reports of one shard of clients."""
   ids = np.arange(_LABELS_PER_CLIENT)
-  reports = [
-      mechanism_lib.flip(y, ids, mechanism_lib.simulation_secret(0, first + i), mechanism)
-      for i, y in enumerate(labels)
-  ]
+  reports = mechanism_lib.flip_all(
+      [(y, ids, mechanism_lib.simulation_secret(0, first + i)) for i, y in enumerate(labels)],
+      mechanism,
+  )
   return mechanism_lib.histogram(np.concatenate(reports), mechanism.num_classes)
 
 

@@ -492,6 +492,25 @@ class FlipTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       _flip([0, 1], secret=secret)
 
+  def test_all_clients_at_once_are_each_alone(self):
+    draw = np.random.default_rng(0)
+    clients = [
+        (draw.integers(0, 10, n), draw.permutation(50)[:n], mechanism.simulation_secret(1, i))
+        for i, n in enumerate((3, 0, 40, 1))
+    ]
+    found = mechanism.flip_all(clients, _TABLE)
+    for reports, (labels, ids, secret) in zip(found, clients, strict=True):
+      self.assertEqual(reports.dtype, np.int32)
+      np.testing.assert_array_equal(reports, mechanism.flip(labels, ids, secret, _TABLE))
+
+  @parameterized.parameters(
+      ([[4, 4], [4]], 'needs one distinct id'), ([[4], [5, 6]], 'needs one distinct id'),
+  )
+  def test_ids_of_one_of_many_are_checked(self, ids, message):
+    labels = [[0, 1], [2]]
+    with self.assertRaisesRegex(ValueError, message):
+      mechanism.flip_all([(y, i, _SECRET) for y, i in zip(labels, ids, strict=True)], _TABLE)
+
   def test_spellings_of_one_epsilon_give_one_report(self):
     reports = [
         _flip(np.arange(10), table=mechanism.randomized_response(epsilon, 10)).tolist()

@@ -31,6 +31,7 @@ _PARAMS = {
     'clipfl': {'keep': 1}, 'poc': {'candidates': 3},
     # As long as it replaces no label.
     'rofl': {'pseudo_labels_from': 2},
+    'fedlsr': {'view': 'training'},  # These clients hold no images.
 }
 _ABLE = tuple((n, n) for n, m in catalog.ALGORITHMS.items() if not m.corrects_labels)
 _REPORTS = protection.LabelReports(_CLASSES, _EPSILON)
@@ -63,7 +64,8 @@ def _task(prior='shrinkage', loss=None, **changes):
       'training': types.LocalTraining(2, 20, 0.2, loss=loss or types.CrossEntropy()),
       'label_privacy': task_lib.LabelPrivacy(_EPSILON, prior),
       'rounds': 2,
-      'clients_per_round': 2,
+      'clients_per_round': 3,
+      'public': draw.normal(size=(5, 2)).astype(np.float32),
       'client_sizes': np.array(_SIZES, np.int64),
       'seed': 7,
       'validation': types.Examples(
@@ -178,9 +180,8 @@ class RunTest(federated_test_case.FederatedTestCase):
     algorithm = _algorithm(name)
     flipped = private_labels.flip(_federation(), _EPSILON, _CLASSES)
     state, opened = _run(algorithm, flipped)
-    self.assertTrue(
-        all(np.isfinite(w).all() for w in state.weights.trainable)
-    )
+    for weights in tf.nest.flatten(state.models):
+      self.assertTrue(np.isfinite(weights).all())
     costs = ledger.totals(opened.entries, uplink.to_json(algorithm.fields))
     actual = mechanism_lib.randomized_response(_EPSILON, _CLASSES).actual_epsilon
     self.assertEqual(

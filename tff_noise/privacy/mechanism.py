@@ -31,6 +31,7 @@ import decimal
 import hashlib
 import math
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -143,7 +144,7 @@ def threefry(
   """Encrypts counters by Threefry-2x64-20, a permutation of 128 bits for each key.
 
   Args:
-    key: uint64 `[2]`.
+    key: uint64 `[2]`, or `[2, n]`, one for each counter.
     counter: Two uint64 `[n]`; one may be a scalar.
 
   Returns:
@@ -182,7 +183,7 @@ def draw(
 
   Args:
     example_ids: int64 `[n]`, any values.
-    secret: int64 `[2]`, the client's.
+    secret: int64 `[2]`, the client's; or `[2, n]`, that of each example's client.
     mechanism: The mechanism.
 
   Returns:
@@ -234,23 +235,53 @@ def flip(
   Raises:
     ValueError: If labels, ids or secret are not as above.
   """
-  labels, example_ids = np.asarray(labels), np.asarray(example_ids)
-  if secret.shape != (2,) or secret.dtype != np.int64:
-    raise ValueError(f'expected a secret of int64[2], got {secret.dtype}{list(secret.shape)}')
-  if not secret.any():
-    raise ValueError('the secret must not be zero: it was never drawn')
-  if not len(labels) == len(example_ids) == len(np.unique(example_ids)):
+  return flip_all([(labels, example_ids, secret)], mechanism)[0]
+
+
+def flip_all(
+    clients: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], mechanism: RandomizedResponse
+) -> list[np.ndarray]:
+  """Returns what `flip` does for each of many clients: (labels, example ids, secret), at least one.
+
+  At once, since most of them have few labels.
+
+  Raises:
+    ValueError: As `flip`.
+  """
+  labels, ids, secrets = (list(map(np.asarray, values)) for values in zip(*clients, strict=True))
+  for secret in secrets:
+    if secret.shape != (2,) or secret.dtype != np.int64:
+      raise ValueError(f'expected a secret of int64[2], got {secret.dtype}{list(secret.shape)}')
+    if not secret.any():
+      raise ValueError('the secret must not be zero: it was never drawn')
+  sizes = [len(y) for y in labels]
+  same_sizes = sizes == [len(i) for i in ids]
+  owner = np.repeat(np.arange(len(sizes)), sizes)
+  labels, ids = np.concatenate(labels), np.concatenate(ids)
+  if not same_sizes or not _distinct(owner, ids):
     raise ValueError('needs one distinct id for each label')
-  if len(labels) == 0:
-    return np.zeros(0, np.int32)
-  if not all(np.issubdtype(a.dtype, np.integer) for a in (labels, example_ids)):
+  if len(labels):
+    _check_labels(labels, ids, mechanism)
+    numbers = draw(ids, np.stack(secrets)[owner].T, mechanism)
+    labels = respond(labels, numbers, mechanism)
+  return np.split(labels.astype(np.int32), np.cumsum(sizes)[:-1])
+
+
+def _distinct(owner, ids):
+  """Whether nobody has an id twice."""
+  order = np.lexsort((ids, owner))
+  same = (owner[order][1:] == owner[order][:-1]) & (ids[order][1:] == ids[order][:-1])
+  return not same.any()
+
+
+def _check_labels(labels, ids, mechanism):
+  if not all(np.issubdtype(a.dtype, np.integer) for a in (labels, ids)):
     raise ValueError('labels and ids must be integers')
   if labels.min() < 0 or labels.max() >= mechanism.num_classes:
     raise ValueError(
         f'labels must be in 0 to {mechanism.num_classes - 1}, '
         f'found {labels.min()} to {labels.max()}'
     )
-  return respond(labels, draw(example_ids, secret, mechanism), mechanism)
 
 
 def histogram(labels: np.ndarray, num_classes: int) -> np.ndarray:

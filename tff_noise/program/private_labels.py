@@ -18,14 +18,15 @@ def flip(federation: types.Federation, epsilon: str, num_classes: int) -> types.
   They are the reports that clients would make in `federated.label_histogram`: one for an example.
   """
   mechanism = mechanism_lib.randomized_response(epsilon, num_classes)
+  reports = mechanism_lib.flip_all(
+      [
+          (c.y, c.example_id, mechanism_lib.simulation_secret(federation.seed, i))
+          for i, c in enumerate(federation.clients)
+      ],
+      mechanism,
+  )
   clients = tuple(
-      examples._replace(
-          y=mechanism_lib.flip(
-              examples.y, examples.example_id,
-              mechanism_lib.simulation_secret(federation.seed, i), mechanism,
-          )
-      )
-      for i, examples in enumerate(federation.clients)
+      c._replace(y=y) for c, y in zip(federation.clients, reports, strict=True)
   )
   return federation._replace(clients=clients)
 
