@@ -34,10 +34,7 @@ _DEFAULTS = _Params()
 
 
 def contrastive_weight(round_num, p: _Params):
-  """beta in round `round_num` (1 is the first): 0, then a linear ramp, then `p.weight`.
-
-  Works on numbers and tensors alike.
-  """
+  """beta in round `round_num`, a number or a tensor, 1 the first: 0, a linear ramp, `p.weight`."""
   if p.warmup_rounds == 0 and p.ramp_rounds <= 1:
     return p.weight  # A constant costs no operations in the client's graph.
   ramp = (round_num - p.warmup_rounds) / max(p.ramp_rounds, 1)

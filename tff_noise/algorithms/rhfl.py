@@ -251,11 +251,15 @@ def _build_model(task, name):
 
 def _group(task, p, model, members, suffix):
   own = _MODEL + suffix.replace(' ', '_')
+  first = keras_model.read(keras_model.build_seeded(model, task.seed))
+  kept = {own: _to_keep(tf.nest.map_structure(lambda v: v.numpy(), first))}
 
   def compose(name, client, **more):
+    on_its_model = client._replace(
+        start=lambda known: _weights(known.own[own]), own={**kept, **client.own}
+    )
     return computation.collect(
-        name + suffix, task, _with_model(client, own, model, task.seed), model=model,
-        sends_model=False, **more,
+        name + suffix, task, on_its_model, model=model, sends_model=False, **more
     )
 
   alone = task.training._replace(epochs=p.pretrain_epochs)
@@ -270,15 +274,6 @@ def _group(task, p, model, members, suffix):
           public=task.public,
       ),
       train=compose('training', _train(p, own, task.training), training=task.training),
-  )
-
-
-def _with_model(client, own, model, seed):
-  """The program on the client's own model."""
-  first = keras_model.read(keras_model.build_seeded(model, seed))
-  values = _to_keep(tf.nest.map_structure(lambda v: v.numpy(), first))
-  return client._replace(
-      start=lambda known: _weights(known.own[own]), own={own: values, **client.own}
   )
 
 
