@@ -1,0 +1,54 @@
+"""Tests of the way from the configuration to what an algorithm is built from."""
+
+import numpy as np
+from absl.testing import absltest
+
+from tests import federated_test_case
+from tff_noise import types
+from tff_noise.program import data
+from tff_noise.program import flags
+from tff_noise.program import task
+
+
+def _prepared(*arguments):
+  config = flags.config_from(
+      flags.parse(['train', '--method=fedavg', '--clients=4', '--clients_per_round=2', *arguments])
+  )
+  dataset = data.load_dataset(config)
+  scene = data.load_scene(config, dataset, None)
+  return dataset, lambda: task.prepare(config, dataset, scene)
+
+
+class TaskTest(federated_test_case.FederatedTestCase):
+
+  def test_builds_models_of_other_architectures_for_the_same_images(self):
+    dataset, prepare = _prepared('--public_dataset=digits', '--public_examples=7')
+    found = prepare().task
+    for name, features in (('mlp', 128), ('cnn', 128)):
+      model = found.build_model(name)
+      self.assertEqual((model.num_classes, model.input_shape), (10, dataset.image_shape))
+      self.assertEqual(model.num_features, features)
+      self.assertEqual(model.data_type, found.model.data_type)
+    np.testing.assert_array_equal(found.public, dataset.public)
+    with self.assertRaisesRegex(types.UsageError, "^there is no model 'lenet', .* mlp, cnn, "):
+      found.build_model('lenet')
+
+  def test_what_builds_models_holds_no_images(self):
+    # An algorithm gets it, and is to get no data.
+    _, prepare = _prepared('--public_dataset=digits')
+    for given in prepare().task.build_model.args:
+      if isinstance(given, types.Dataset):
+        for name, value in given._asdict().items():
+          if isinstance(value, np.ndarray):
+            self.assertEqual((len(value), value.base), (0, None), name)
+          self.assertNotIsInstance(value, types.Examples)
+
+  def test_round_without_a_client_is_refused_before_anything_is_written(self):
+    arrivals = self.create_tempfile(content='client,joins\n0,3\n1,3\n2,3\n3,4\n').full_path
+    _, prepare = _prepared(f'--arrivals={arrivals}', '--rounds=3')
+    with self.assertRaisesRegex(types.UsageError, '^--arrivals: no client is there in round 1$'):
+      prepare()
+
+
+if __name__ == '__main__':
+  absltest.main()
