@@ -180,7 +180,8 @@ RUNS = {
     # When clients are pruned, the mean of what the others keep was taken by the driver, in another
     # order than the federated mean that is declared now: the seventh digit.
     'clipfl_scaffold': Run(
-        (*_CLIPFL, *_VALIDATION, '--base=scaffold'), expected_to_differ=('test_loss', 'train_loss')
+        (*_CLIPFL, *_VALIDATION, '--base=scaffold'),
+        expected_to_differ=('test_loss', 'validation_loss', 'train_loss'),
     ),
     'clipfl_feddyn': Run(
         (*_CLIPFL, *_LID, '--base=feddyn', '--base_param=alpha=0.1'),
