@@ -71,36 +71,6 @@ _WITHOUT_TENSORFLOW = (
     'tff_noise.algorithms.fedcorr_params',
 )
 
-_TENSORFLOW = (
-    'tff_noise.data.client_data',
-    'tff_noise.models',
-    'tff_noise.federated',
-    'tff_noise.labels',
-    'tff_noise.algorithms.fedcorr_clients',
-    'tff_noise.program.managers',
-    'tff_noise.program.progress',
-    'tff_noise.program.results',
-    'tff_noise.program.task',
-    'tff_noise.program.training',
-    'tff_noise.program.training_run',
-    'tff_noise.runtimes.accelerator',
-    'tff_noise.runtimes.client_error',
-    'tff_noise.runtimes.connection',
-    'tff_noise.runtimes.federating',
-    'tff_noise.runtimes.data_cache',
-    'tff_noise.runtimes.local',
-    'tff_noise.runtimes.opening',
-    'tff_noise.runtimes.peer',
-    'tff_noise.runtimes.remote',
-    'tff_noise.runtimes.tensorflow_function',
-    'tff_noise.audit.arms',
-    'tff_noise.audit.canaries',
-    'tff_noise.audit.computations',
-    'tff_noise.audit.labels',
-    'tff_noise.audit.labels',
-    'tff_noise.audit.update_leak',
-)
-
 _TENSORFLOW = ('tensorflow', 'tensorflow_federated', 'tensorflow_privacy', 'keras', 'grpc')
 
 

@@ -8,7 +8,7 @@ def py_tests(name, deps = [], size = "medium", sizes = {}, shards = {}, data = {
     A test depends on that library, so on all of `deps`, whatever it imports of it: a new test or module
     needs no line. What this costs is cached results: a change of one file reruns the tests of everything
     that depends on its folder. Of 112 tests these are, and in brackets with a target for each module:
-    report/plots.py 22 (14), methods/clipfl.py 83 (32), federated/loops.py 83 (66).
+    report/plots.py 22 (14), algorithms/clipfl.py 83 (32), clients/loops.py 83 (66).
 
     The tests' modules are loaded as the programs load theirs, by main.py: it takes two seconds less.
 

@@ -7,53 +7,20 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tests import toy
+from tests.algorithms import method_runs
+from tests.program import runs
 from tff_noise import params as params_lib
 from tff_noise import rng
 from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.algorithms import elr
 from tff_noise.clients import seeds
-from tff_noise.data import client_data
-from tff_noise.federated import task as task_lib
-from tff_noise.optimizers import catalog as optimizers
-from tff_noise.privacy import ledger as ledger_lib
-from tff_noise.program import clients as clients_lib
 from tff_noise.program import training
-from tff_noise.uplink import uplink
-
-_SEED = 3
-
-
-def _task(federation, base='', **changes):
-  task = task_lib.Task(
-      model=toy.linear_model(), training=types.LocalTraining(2, 3, 0.2), seed=_SEED, rounds=3,
-      client_sizes=federation.sizes, clients_per_round=2,
-  )._replace(**changes)
-  if base:
-    entry = optimizers.OPTIMIZERS[base]
-    task = task._replace(optimizer=entry.build(task, entry.params()))
-  return task
-
-
-def _build(name, task, **params):
-  entry = catalog.ALGORITHMS[name]
-  return entry.build(task, entry.params(**params))
-
-
-def _clients(algorithm, federation, task, own=None):
-  return clients_lib.SimulatedClients(
-      algorithm, task, federation, client_data.federation_datasets(federation),
-      ledger_lib.Ledger(algorithm.fields, uplink.to_json(algorithm.fields)), own,
-  )
 
 
 def _run(name, federation, task, **params):
-  """Runs all rounds; returns the trained weights, and the clients."""
-  algorithm = _build(name, task, **params)
-  clients = _clients(algorithm, federation, task)
-  state = algorithm.init()
-  while state.round_num < algorithm.rounds:
-    state = training.run_round(algorithm, state, clients)
+  """Runs all rounds; returns the first trained weights, and the clients."""
+  state, clients = method_runs.run(name, federation, task, **params)
   return state.weights.trainable[0], clients
 
 
@@ -136,9 +103,9 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     # At W = 0, p = (1/2, 1/2) and t = .3 p: <p, t> = .15, and t pulls nowhere.
     federation = types.Federation(
         (types.ClientExamples(np.array([[1, 0]], np.float32), np.array([0], np.int32),
-                              np.arange(1)),), 2, _SEED,
+                              np.arange(1)),), 2, method_runs.SEED,
     )
-    task = _task(federation, training=types.LocalTraining(1, 1, 1.0), rounds=1)
+    task = method_runs.task(federation, training=types.LocalTraining(1, 1, 1.0), rounds=1)
     weights, clients = _run('elr', federation, task)
     np.testing.assert_allclose(weights, [[0.5, -0.5], [0, 0]], atol=1e-6)
     np.testing.assert_allclose(clients.own[elr.TARGETS][0], [[0.15, 0.15]], atol=1e-6)
@@ -150,12 +117,12 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     # Batches of 2 and 1: each example's target has to find its way back to its place.
     federation = toy.two_corners([5])
     x, y, _ = federation.clients[0]
-    task = _task(federation, training=types.LocalTraining(3, 2, 0.3), rounds=2)
+    task = method_runs.task(federation, training=types.LocalTraining(3, 2, 0.3), rounds=2)
     found, clients = _run('elr', federation, task, weight=weight, beta=beta)
     w, targets = np.zeros((2, 2)), np.zeros((5, 2))
     for round_num in (1, 2):
       for epoch in range(3):
-        seed = seeds.fold(rng.tf_seed(_SEED, 'local training'), round_num, 0, epoch)
+        seed = seeds.fold(rng.tf_seed(method_runs.SEED, 'local training'), round_num, 0, epoch)
         order = seeds.batch_order(seed, 5).numpy()
         for batch in (order[:2], order[2:4], order[4:]):
           p = _softmax(x[batch] @ w)
@@ -170,18 +137,20 @@ class TrainingTest(federated_test_case.FederatedTestCase):
   @parameterized.parameters('', 'fedprox', 'scaffold', 'poc')
   def test_without_weight_it_is_the_optimizer_alone(self, base):
     federation = toy.two_corners([5, 7, 4])
-    weights, clients = _run('elr', federation, _task(federation, base), weight=0.0)  # --base
-    alone, _ = _run(base or 'fedavg', federation, _task(federation))
+    task = method_runs.task(federation, base)  # --base
+    weights, clients = _run('elr', federation, task, weight=0.0)
+    alone, _ = _run(base or 'fedavg', federation, method_runs.task(federation))
     np.testing.assert_allclose(weights, alone, atol=1e-6)
     # Predictions are kept all the same.
     self.assertGreater(max(t.max() for t in clients.own[elr.TARGETS]), 0.5)
-    regularised, clients = _run('elr', federation, _task(federation, base))
+    regularised, clients = _run('elr', federation, task)
     self.assertGreater(np.abs(regularised - alone).max(), 1e-2)
     self.assertEqual('scaffold_variate' in clients.own, base == 'scaffold')
 
   def test_keeps_targets_between_rounds_and_zeros_of_who_was_never_drawn(self):
     federation = toy.two_corners([3, 2, 4, 3])
-    _, clients = _run('elr', federation, _task(federation, clients_per_round=1, rounds=2))
+    task = method_runs.task(federation, clients_per_round=1, rounds=2)
+    _, clients = _run('elr', federation, task)
     self.assertContainsSubset([0], clients.participations.tolist())
     for client, times in enumerate(clients.participations):
       targets = clients.own[elr.TARGETS][client]
@@ -191,9 +160,9 @@ class TrainingTest(federated_test_case.FederatedTestCase):
 
   def test_targets_of_an_update_that_is_not_finite_are_not_kept(self):
     federation = toy.two_corners([3, 2])
-    task = _task(federation)
-    algorithm = _build('elr', task)
-    healthy = _clients(algorithm, federation, task)
+    task = method_runs.task(federation)
+    algorithm = method_runs.build('elr', task)
+    healthy = runs.clients_of(algorithm, task, federation)
     state = training.run_round(algorithm, algorithm.init(), healthy)
     # One image of client 0 is broken from now on.
     broken = federation.clients[0]
@@ -202,7 +171,8 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     federation = federation._replace(
         clients=(broken._replace(x=x), federation.clients[1])
     )
-    clients = _clients(algorithm, federation, task, healthy.own)
+    clients = runs.clients_of(algorithm, task, federation)
+    clients.resume(healthy.own, healthy.participations)
     state = training.run_round(algorithm, state, clients)
     self.assertEqual(clients.traffic.rejected, 1)
     self.assertTrue(np.isfinite(state.weights.trainable[0]).all())
@@ -213,13 +183,14 @@ class TrainingTest(federated_test_case.FederatedTestCase):
 
   def test_client_without_examples_keeps_nothing_and_sends_nothing(self):
     federation = toy.two_corners([4, 0])
-    weights, clients = _run('elr', federation, _task(federation))
+    weights, clients = _run('elr', federation, method_runs.task(federation))
     self.assertEqual(clients.own[elr.TARGETS][1].shape, (0, 2))
     self.assertTrue(np.isfinite(weights).all())
 
   def test_sends_what_fed_avg_sends(self):
-    task = _task(toy.two_corners([5, 7]))
-    self.assertEqual(_build('elr', task).fields, _build('fedavg', task).fields)
+    task = method_runs.task(toy.two_corners([5, 7]))
+    regularised, plain = (method_runs.build(name, task) for name in ('elr', 'fedavg'))
+    self.assertEqual(regularised.fields, plain.fields)
 
 
 class ParamsTest(parameterized.TestCase):

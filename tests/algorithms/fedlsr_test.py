@@ -8,17 +8,11 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tests import toy
+from tests.algorithms import method_runs
 from tff_noise import params as params_lib
 from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.algorithms import fedlsr
-from tff_noise.data import client_data
-from tff_noise.federated import task as task_lib
-from tff_noise.optimizers import catalog as optimizers
-from tff_noise.privacy import ledger as ledger_lib
-from tff_noise.program import clients as clients_lib
-from tff_noise.program import training
-from tff_noise.uplink import uplink
 
 _ENTRY = catalog.ALGORITHMS['fedlsr']
 _FIRST = np.array([[2, 1, 0]], np.float32)
@@ -45,31 +39,9 @@ def _images(*sizes):
   return types.Federation(tuple(clients), 2, 3)
 
 
-def _task(federation, base='', **changes):
-  task = task_lib.Task(
-      model=toy.linear_model(), training=types.LocalTraining(2, 3, 0.2), seed=3, rounds=3,
-      client_sizes=federation.sizes, clients_per_round=min(2, len(federation.clients)),
-  )._replace(**changes)
-  if base:
-    entry = optimizers.OPTIMIZERS[base]
-    task = task._replace(optimizer=entry.build(task, entry.params()))
-  return task
-
-
-def _build(name, task, **params):
-  entry = catalog.ALGORITHMS[name]
-  return entry.build(task, entry.params(**params))
-
-
 def _run(name, federation, task, **params):
   """Runs all rounds; returns the first trained weights, and the training loss of the last."""
-  algorithm = _build(name, task, **params)
-  ledger = ledger_lib.Ledger(algorithm.fields, uplink.to_json(algorithm.fields))
-  datasets = client_data.federation_datasets(federation)
-  clients = clients_lib.SimulatedClients(algorithm, task, federation, datasets, ledger)
-  state = algorithm.init()
-  while state.round_num < algorithm.rounds:
-    state = training.run_round(algorithm, state, clients)
+  state, clients = method_runs.run(name, federation, task, **params)
   return state.weights.trainable[0], clients.traffic.train_loss
 
 
@@ -178,10 +150,11 @@ class TrainingTest(federated_test_case.FederatedTestCase):
   @parameterized.parameters('', 'fedprox', 'scaffold', 'feddyn')
   def test_without_its_terms_it_is_the_optimizer_alone(self, base):
     federation = toy.two_corners([5, 7, 4])
-    weights, _ = _run('fedlsr', federation, _task(federation, base), **_PLAIN)  # --base
-    alone, _ = _run(base or 'fedavg', federation, _task(federation))
+    task = method_runs.task(federation, base)  # --base
+    weights, _ = _run('fedlsr', federation, task, **_PLAIN)
+    alone, _ = _run(base or 'fedavg', federation, method_runs.task(federation))
     np.testing.assert_allclose(weights, alone, atol=1e-6)
-    whole, _ = _run('fedlsr', federation, _task(federation, base), view='training')
+    whole, _ = _run('fedlsr', federation, task, view='training')
     self.assertGreater(np.abs(whole - alone).max(), 1e-2)
 
   def test_one_step_by_hand(self):
@@ -189,15 +162,16 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     # dp_s/dz = 2 (diag(p) - p p^T). softmax(s_1) has the largest entropy, log 2, and no gradient.
     x, y = np.array([[1, 0]], np.float32), np.array([0], np.int32)
     federation = types.Federation((types.ClientExamples(x, y, np.arange(1)),), 2, 3)
-    task = _task(federation, training=types.LocalTraining(1, 1, 1.0), rounds=1)
+    task = method_runs.task(federation, training=types.LocalTraining(1, 1, 1.0), rounds=1)
     weights, loss = _run('fedlsr', federation, task, view='training')
     np.testing.assert_allclose(weights, [[0.5, -0.5], [0, 0]], atol=1e-6)
     self.assertAlmostEqual(loss, 1.6 * np.log(2), places=5)
 
   def test_loss_of_equal_views_equals_numpy(self):
     federation = toy.two_corners([6])
-    task = _task(federation, training=types.LocalTraining(1, 6, 0.1), rounds=1)
-    process = _build('fedlsr', task, view='training', entropy='plain').computations[0].process
+    task = method_runs.task(federation, training=types.LocalTraining(1, 6, 0.1), rounds=1)
+    algorithm = method_runs.build('fedlsr', task, view='training', entropy='plain')
+    process = algorithm.computations[0].process
     state = process.set_model_weights(
         process.initialize(), tff.learning.models.ModelWeights([_SLOPES], [])
     )
@@ -216,7 +190,7 @@ class TrainingTest(federated_test_case.FederatedTestCase):
   def test_views_differ_and_the_weight_of_their_divergence_rises(self):
     federation = _images(4)
     # A batch of all examples and a step of nothing: the loss is that of the first weights.
-    task = _task(
+    task = method_runs.task(
         federation, model=toy.image_model(), training=types.LocalTraining(1, 4, 1e-9), rounds=2
     )
 
@@ -237,7 +211,7 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     federation = _images(4)
     losses = [
         _run(
-            'fedlsr', federation, _task(
+            'fedlsr', federation, method_runs.task(
                 federation, model=toy.image_model(), rounds=1,
                 training=types.LocalTraining(1, 4, 1e-9, augmentation=augmentation),
             ),
@@ -255,21 +229,21 @@ class TrainingTest(federated_test_case.FederatedTestCase):
         np.arange(5),
     )
     federation = types.Federation((examples,), 2, 3)
-    task = _task(federation, model=toy.image_model((6, 5, 3)))
+    task = method_runs.task(federation, model=toy.image_model((6, 5, 3)))
     weights, _ = _run('fedlsr', federation, task)
     again, _ = _run('fedlsr', federation, task)
     self.assertTrue(np.isfinite(weights).all())
     np.testing.assert_array_equal(weights, again)
 
   def test_sends_what_fed_avg_sends_and_keeps_nothing(self):
-    task = _task(toy.two_corners([5, 7]))
-    algorithm = _build('fedlsr', task, view='training')
-    self.assertEqual(algorithm.fields, _build('fedavg', task).fields)
+    task = method_runs.task(toy.two_corners([5, 7]))
+    algorithm = method_runs.build('fedlsr', task, view='training')
+    self.assertEqual(algorithm.fields, method_runs.build('fedavg', task).fields)
     self.assertEmpty(algorithm.own)
 
   def test_what_is_no_image_is_refused_in_one_line(self):
     with self.assertRaisesRegex(types.UsageError, '^--param=view=code changes images .*training$'):
-      _build('fedlsr', _task(toy.two_corners([5])))
+      method_runs.build('fedlsr', method_runs.task(toy.two_corners([5])))
 
 
 class ParamsTest(parameterized.TestCase):

@@ -7,16 +7,10 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tests import toy
+from tests.algorithms import method_runs
 from tff_noise import params as params_lib
 from tff_noise import types
 from tff_noise.algorithms import catalog
-from tff_noise.data import client_data
-from tff_noise.federated import task as task_lib
-from tff_noise.optimizers import catalog as optimizers
-from tff_noise.privacy import ledger as ledger_lib
-from tff_noise.program import clients as clients_lib
-from tff_noise.program import training
-from tff_noise.uplink import uplink
 
 _X = np.array([[1, 0], [0, 2], [1, 1], [-1, 2]], np.float32)
 _Y = np.array([0, 1, 1, 0], np.int32)
@@ -27,27 +21,9 @@ def _federation(*examples):
   return types.Federation(tuple(clients), 2, 3)
 
 
-def _task(federation, base='', **changes):
-  task = task_lib.Task(
-      model=toy.linear_model(), training=types.LocalTraining(2, 3, 0.2), seed=3, rounds=3,
-      client_sizes=federation.sizes, clients_per_round=min(2, len(federation.clients)),
-  )._replace(**changes)
-  if base:
-    entry = optimizers.OPTIMIZERS[base]
-    task = task._replace(optimizer=entry.build(task, entry.params()))
-  return task
-
-
 def _run(name, federation, task, **params):
-  """Runs all rounds; returns the trained weights, and the clients."""
-  entry = catalog.ALGORITHMS[name]
-  algorithm = entry.build(task, entry.params(**params))
-  ledger = ledger_lib.Ledger(algorithm.fields, uplink.to_json(algorithm.fields))
-  datasets = client_data.federation_datasets(federation)
-  clients = clients_lib.SimulatedClients(algorithm, task, federation, datasets, ledger)
-  state = algorithm.init()
-  while state.round_num < algorithm.rounds:
-    state = training.run_round(algorithm, state, clients)
+  """Runs all rounds; returns the first trained weights, and the clients."""
+  state, clients = method_runs.run(name, federation, task, **params)
   return state.weights.trainable[0], clients
 
 
@@ -56,7 +32,7 @@ class GCETest(federated_test_case.FederatedTestCase):
   def test_one_step_by_hand(self):
     # At W = 0, p_y = 1/2: the gradient is sqrt(1/2) (p - e_y) x, the loss (1 - sqrt(1/2)) / .5.
     federation = _federation((_X[:1], _Y[:1]))
-    task = _task(federation, training=types.LocalTraining(1, 1, 1.0), rounds=1)
+    task = method_runs.task(federation, training=types.LocalTraining(1, 1, 1.0), rounds=1)
     weights, clients = _run('gce', federation, task, q=0.5)
     np.testing.assert_allclose(weights, [[0.3535534, -0.3535534], [0, 0]], atol=1e-6)
     self.assertAlmostEqual(clients.traffic.train_loss, 0.5857864, places=5)
@@ -65,7 +41,7 @@ class GCETest(federated_test_case.FederatedTestCase):
   def test_equals_numpy_over_epochs_and_rounds(self, q):
     # In batches of all examples: their order does not matter.
     federation = _federation((_X, _Y))
-    task = _task(federation, training=types.LocalTraining(3, 4, 0.5), rounds=2)
+    task = method_runs.task(federation, training=types.LocalTraining(3, 4, 0.5), rounds=2)
     found, _ = _run('gce', federation, task, q=q)
     weights = np.zeros((2, 2))
     for _ in range(2 * 3):
@@ -80,15 +56,15 @@ class GCETest(federated_test_case.FederatedTestCase):
   @parameterized.parameters('', 'fedprox', 'scaffold', 'feddyn')
   def test_almost_without_q_it_is_the_optimizer_alone(self, base):
     federation = toy.two_corners([5, 7, 4])
-    weights, _ = _run('gce', federation, _task(federation, base), q=1e-6)  # --base
-    alone, _ = _run(base or 'fedavg', federation, _task(federation))
+    weights, _ = _run('gce', federation, method_runs.task(federation, base), q=1e-6)  # --base
+    alone, _ = _run(base or 'fedavg', federation, method_runs.task(federation))
     np.testing.assert_allclose(weights, alone, atol=1e-5)
-    robust, _ = _run('gce', federation, _task(federation, base))
+    robust, _ = _run('gce', federation, method_runs.task(federation, base))
     self.assertGreater(np.abs(robust - alone).max(), 1e-2)
 
   def test_a_label_that_the_model_rules_out_moves_nothing(self):
     # exp(-2000) is 0 in float32; the power of it would have a gradient of 0 times infinity.
-    task = _task(_federation((_X, _Y)), training=types.LocalTraining(1, 1, 1.0))
+    task = method_runs.task(_federation((_X, _Y)), training=types.LocalTraining(1, 1, 1.0))
     entry = catalog.ALGORITHMS['gce']
     process = entry.build(task, entry.params()).computations[0].process
     sure = np.array([[1, -1], [0, 0]], np.float32)
@@ -104,7 +80,7 @@ class GCETest(federated_test_case.FederatedTestCase):
 
     def build(name):
       entry = catalog.ALGORITHMS[name]
-      return entry.build(_task(federation), entry.params())
+      return entry.build(method_runs.task(federation), entry.params())
 
     self.assertEqual(build('gce').fields, build('fedavg').fields)
     self.assertEmpty(build('gce').own)

@@ -1,5 +1,6 @@
 """RoFL: its numbers by hand and in NumPy, what it sends, its guards, and what equals FedAvg."""
 
+import functools
 import os
 import shutil
 
@@ -11,6 +12,7 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tests import toy
+from tests.algorithms import method_runs
 from tests.program import runs
 from tff_noise import params as params_lib
 from tff_noise import rng
@@ -20,13 +22,9 @@ from tff_noise.algorithms import parameters
 from tff_noise.algorithms import rofl
 from tff_noise.clients import seeds
 from tff_noise.federated import aggregation
-from tff_noise.federated import task as task_lib
 from tff_noise.models import keras_model
-from tff_noise.optimizers import catalog as optimizers
-from tff_noise.program import training
 from tff_noise.uplink import uplink
 
-_SEED = 3
 _Params = parameters.RoFLParams
 _BOUND = _Params().feature_bound
 # Without these RoFL is FedAvg.
@@ -193,30 +191,11 @@ class AlignmentTest(parameterized.TestCase):
     self.assertTrue(changed.all())
 
 
-def _task(federation, base='', **changes):
-  task = task_lib.Task(
-      model=toy.linear_model(), training=types.LocalTraining(2, 3, 0.2), seed=_SEED, rounds=4,
-      client_sizes=federation.sizes, clients_per_round=2,
-  )._replace(**changes)
-  if base:
-    entry = optimizers.OPTIMIZERS[base]
-    task = task._replace(optimizer=entry.build(task, entry.params()))
-  return task
-
-
-def _build(name, task, **params):
-  entry = catalog.ALGORITHMS[name]
-  return entry.build(task, entry.params(**params))
+_task = functools.partial(method_runs.task, rounds=4)
 
 
 def _run(federation, task, name='rofl', state=None, **params):
-  """Runs all rounds, or those after `state`; returns the last state, and the clients."""
-  algorithm = _build(name, task, **params)
-  clients = runs.clients_of(algorithm, task, federation)
-  state = state or algorithm.init()
-  while state.round_num < algorithm.rounds:
-    state = training.run_round(algorithm, state, clients)
-  return state, clients
+  return method_runs.run(name, federation, task, state, **params)
 
 
 def _federation(*clients):
@@ -224,13 +203,13 @@ def _federation(*clients):
       tuple(
           types.ClientExamples(np.array(x, np.float32), np.array(y, np.int32), np.arange(len(y)))
           for x, y in clients
-      ), 2, _SEED,
+      ), 2, method_runs.SEED,
   )
 
 
 def _after(task, t, centroids=_CENTROIDS, **params):
   """RoFL's state before round t, with the model as it is at first."""
-  state = _build('rofl', task, **params).init()
+  state = method_runs.build('rofl', task, **params).init()
   return state.send(centroids=np.array(centroids, np.float32))._replace(round_num=t)
 
 
@@ -266,7 +245,7 @@ class _NumPy:
     f_k = _class_means(x, y) if t == 0 else self.f_g
     rate = [*np.linspace(0, p.forget, p.forget_rounds), *[p.forget] * 10][t]
     for epoch in range(self.epochs):
-      seed = seeds.fold(rng.tf_seed(_SEED, 'local training'), t + 1, k, epoch)
+      seed = seeds.fold(rng.tf_seed(method_runs.SEED, 'local training'), t + 1, k, epoch)
       order = seeds.batch_order(seed, len(y)).numpy()
       for first in range(0, len(y), self.batch_size):
         i = order[first : first + self.batch_size]
@@ -430,16 +409,16 @@ class GuardsTest(federated_test_case.FederatedTestCase):
     task = _task(toy.two_corners([4, 4]))
     task = task._replace(label_privacy=task.label_privacy._replace(in_training=True))
     with self.assertRaisesRegex(types.UsageError, '^--training_labels=private: .*_from=4$'):
-      _build('rofl', task)
-    _build('rofl', task, pseudo_labels_from=4)
+      method_runs.build('rofl', task)
+    method_runs.build('rofl', task, pseudo_labels_from=4)
 
 
 class UplinkTest(federated_test_case.FederatedTestCase):
 
   def test_sends_sums_and_no_value_of_a_single_client(self):
     task = _task(toy.two_corners([4, 4]))
-    fed_avg = _build('fedavg', task).fields
-    own = [f for f in _build('rofl', task).fields if f not in fed_avg]
+    fed_avg = method_runs.build('fedavg', task).fields
+    own = [f for f in method_runs.build('rofl', task).fields if f not in fed_avg]
     self.assertEqual(
         [(f.name, f.type_spec, f.disclosure) for f in own],
         [
@@ -456,7 +435,7 @@ class UplinkTest(federated_test_case.FederatedTestCase):
     secure = task._replace(
         aggregation=aggregation.secure_weighted_mean(update_bound=1.0, max_examples=6)
     )
-    algorithm = _build('rofl', secure)
+    algorithm = method_runs.build('rofl', secure)
     for c in algorithm.computations:
       tff.test.assert_not_contains_unsecure_aggregation(c.next)
     found, expected = (_run(federation, t, pseudo_labels_from=2)[0] for t in (secure, task))
@@ -473,7 +452,7 @@ class UplinkTest(federated_test_case.FederatedTestCase):
     root = self.create_tempdir().full_path
     folder, copies = (os.path.join(root, name) for name in ('run', 'copies'))
     os.mkdir(folder)
-    algorithm = _build('rofl', task, pseudo_labels_from=2)
+    algorithm = method_runs.build('rofl', task, pseudo_labels_from=2)
     whole, metrics = runs.run(algorithm, task, federation, folder, copies)
     self.assertIn('cut_centroids,kept_centroids', metrics)
     for stopped_after in (1, 3):

@@ -23,8 +23,8 @@ What the paper leaves open, and where its public code differs:
 * Line 8 comes at the end of an epoch, so it is read as the R of the next one, and the first leaves
   nothing out. The public code has `numpy.linspace(0, tau, T_k)[T]` in epoch T, 1 the first that is
   trained: it leaves some out from the first on and reaches tau two earlier (`schedule=code`).
-* The two networks start from different random weights, or they would stay the same network; so says
-  the paper. FedDPCont's comparison has "two same networks" (appendix 9.3): `initial=equal`.
+* The two networks start from different random weights, or they would stay the same network.
+  FedDPCont's comparison has "two same networks" (appendix 9.3): `initial=equal`.
 * The paper keeps at least R(T) b examples, so rounds up; the code cuts the number off, and so does
   this. In the code a batch may keep none (b = 1 with R < 1), and the mean of nothing is not a
   number: at least one is kept here. By float64 the code also loses one where R(T) b is whole, as of

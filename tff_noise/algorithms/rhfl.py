@@ -4,9 +4,9 @@ There is no global model. Each client k has one of its own, of an architecture t
 others', and all know images without labels. First each trains alone (stage `pretrain`). Then, in
 each round (stage `collaborate`),
 
-  `l_k` = the mean of `alpha CE + beta_r RCE` over its own examples                  (equation 8)
-  `q_k = (l_k(t-1) - l_k(t)) / l_k(t)`                                               (equation 9)
-  `v_k = u_k / sum_j u_j`, `u_k = exp(1/(N-1) + beta q_k / sum_j q_j)`               (equation 11)
+  `l_k` = the mean of `alpha CE + beta_r RCE` over its own examples
+  `q_k = (l_k(t-1) - l_k(t)) / l_k(t)`
+  `v_k = u_k / sum_j u_j`, `u_k = exp(1/(N-1) + beta q_k / sum_j q_j)`
   model k <- steps of Adam on `sum_{j != k} v_j KL(p_j || p_k)` over the public images
   model k <- epochs on its own examples by the same `alpha CE + beta_r RCE`
 
