@@ -181,13 +181,20 @@ class _InNumPy:
     q = np.array([0 if a is None else (a - b) / b for a, b in zip(self.last, now, strict=True)])
     u = np.exp(1 / (n - 1) + self.p.beta * (q / q.sum() if q.sum() else q))
     v = u / u.sum()
-    outputs = [_softmax(_PUBLIC @ w) for w in self.w]
+    outputs = [_softmax(_PUBLIC @ w) for w in self.w]  # p_j, all of the round's start.
     for k in range(n):
-      # One batch: the gradient of sum_{j != k} v_j KL(p_j || p) as it is written.
-      gradient = sum(
-          v[j] * _PUBLIC.T @ (outputs[k] - outputs[j]) / len(_PUBLIC) for j in range(n) if j != k
-      )
-      self.w[k] = self.w[k] - self.p.public_learning_rate * gradient / (np.abs(gradient) + 1e-8)
+      m = s = 0
+      for t in range(1, self.p.public_epochs + 1):
+        # One batch: the gradient of sum_{j != k} v_j KL(p_j || p) as it is written.
+        p = _softmax(_PUBLIC @ self.w[k])
+        gradient = sum(
+            v[j] * _PUBLIC.T @ (p - outputs[j]) / len(_PUBLIC) for j in range(n) if j != k
+        )
+        step = gradient / (np.abs(gradient) + 1e-8)
+        if self.p.adam == 'kept':
+          m, s = 0.9 * m + 0.1 * gradient, 0.999 * s + 0.001 * gradient**2
+          step = np.sqrt(1 - 0.999**t) / (1 - 0.9**t) * m / (np.sqrt(s) + 1e-8)
+        self.w[k] = self.w[k] - self.p.public_learning_rate * step
     self.last = now
 
   def run(self, rounds):
@@ -205,6 +212,9 @@ class RunTest(federated_test_case.FederatedTestCase):
 
   @parameterized.parameters(
       {}, {'beta': 3.0}, {'forward': 1.0, 'reverse': 0.0}, {'public_learning_rate': 0.02},
+      # From the second step on it shows that a client does not learn from itself.
+      {'public_epochs': 4, 'public_learning_rate': 0.02},
+      {'public_epochs': 4, 'public_learning_rate': 0.05, 'adam': 'kept'},
   )
   def test_a_run_is_that_of_numpy(self, **params):
     federation = toy.two_corners([5, 7, 4, 9])
