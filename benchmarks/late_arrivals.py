@@ -4,8 +4,8 @@
       --arrivals=uniform:0.5:60
 
 Runs FedCorr's pre-processing for seeds 0, 1 and 2 with labels left alone, and judges the same LID
-scores by each rule, with and without the split guard: recall among the noisy clients that were
-there from the start and among those that came later, and precision. Other flags are those of
+scores by each rule: recall among the noisy clients that were there from the start and among those
+that came later, and precision. Other flags are those of
 bin/train.
 """
 
@@ -31,16 +31,16 @@ _FIXED = (
 def main(argv: list[str]) -> None:
   """Prints a table."""
   found = [_judgements(argv, seed) for seed in _SEEDS]
-  print('| score | split guard | recall, from the start | recall, late | precision |')
-  print('| --- | --- | --- | --- | --- |')
-  for rule, guard in found[0]:
-    hits = np.array([f[rule, guard] for f in found])
+  print('| score | recall, from the start | recall, late | precision |')
+  print('| --- | --- | --- | --- |')
+  for rule in found[0]:
+    hits = np.array([f[rule] for f in found])
     columns = ' | '.join(' '.join(f'{v:.2f}' for v in column) for column in hits.T)
-    print(f'| {rule} | {"on" if guard else "off"} | {columns} |')
+    print(f'| {rule} | {columns} |')
 
 
 def _judgements(argv, seed):
-  """Returns {(rule, guard): (recall early, recall late, precision)} of one seed."""
+  """Returns {rule: (recall early, recall late, precision)} of one seed."""
   config = flags.config_from(flags.parse(['late_arrivals', *_FIXED, *argv, f'--seed={seed}']))
   run.run(config)
   scene = scene_lib.read(os.path.join(config.path(), 'scene.npz'))
@@ -52,14 +52,10 @@ def _judgements(argv, seed):
   noisy = scene.is_noisy_client
   result = {}
   for rule in noisy_clients.SCORES:
-    for guard in (True, False):
-      scores = noisy_clients.client_scores(lid, rule)
-      judged = noisy_clients.split(
-          scores, guard=guard, seed=seed, reliability=noisy_clients.score_reliability(lid)
-      ).noisy
-      result[rule, guard] = (
-          _share(judged, noisy & ~late), _share(judged, noisy & late), _share(noisy, judged)
-      )
+    judged = noisy_clients.split(noisy_clients.client_scores(lid, rule), seed).noisy
+    result[rule] = (
+        _share(judged, noisy & ~late), _share(judged, noisy & late), _share(noisy, judged)
+    )
   print(f'seed {seed}: {int((noisy & late).sum())} noisy clients of {int(late.sum())} late ones, '
         f'{int((noisy & ~late).sum())} of {int((~late).sum())} others', file=sys.stderr)
   return result

@@ -124,6 +124,7 @@ class _Clients(clients_lib.SimulatedClients):
   """Clients whose training changes no model and reports what is given. All else they really do.
 
   Attributes:
+    reports: By name, what each client reports, by id.
     trained: Of each training: the name of the computation, who took part, what each was sent.
   """
 
@@ -132,11 +133,11 @@ class _Clients(clients_lib.SimulatedClients):
         algorithm, task, federation, client_data.federation_datasets(federation),
         runs.open_ledger(algorithm), own,
     )
-    self._reports, self.trained = reports, []
+    self.reports, self.trained = reports, []
 
   def train(self, computation, state, cohort, **messages):
     self.trained.append((computation.name, cohort.tolist(), messages))
-    reports = {name: np.array(values)[cohort] for name, values in self._reports.items()}
+    reports = {name: np.array(values)[cohort] for name, values in self.reports.items()}
     return algorithm_lib.Output(state, cohort, {}, reports)
 
 
@@ -414,11 +415,8 @@ class JudgementTest(federated_test_case.FederatedTestCase):
     for name, values in clients.own.items():
       self.assertIs(values, before[name])
 
-  def test_nobody_is_corrected_where_scores_do_not_fall_apart(self):
-    lid = [1.0, 1.1, 0.9, 1.05, 1.2, 0.95]
-    self.assertFalse(self._after(lid=lid)[0]['noisy'].any())
-    # The paper always splits.
-    self.assertTrue(self._after(lid=lid, split_guard=False)[0]['noisy'].any())
+  def test_split_whatever_the_scores_are(self):
+    self.assertTrue(self._after(lid=[1.0, 1.1, 0.9, 1.05, 1.2, 0.95])[0]['noisy'].any())
 
   def test_clients_that_have_left_or_not_come_yet(self):
     there = availability.always(6)
@@ -433,21 +431,70 @@ class JudgementTest(federated_test_case.FederatedTestCase):
     federation = _points_federation((10, 4, 10, 10, 3, 5))
     records, _ = self._after(
         federation, [10.0, 60.0, 9.9, 12.0, 70.0, 12.1], score=score, lid_neighbours=4,
-        split_guard=False,
     )
     unjudged = [1, 4]
     np.testing.assert_array_equal(np.flatnonzero(np.isnan(records['lid'][0])), unjudged)
     np.testing.assert_array_equal(np.flatnonzero(np.isnan(records['noise'])), unjudged)
     np.testing.assert_array_equal(np.flatnonzero(records['noisy']), [3, 5])
-    # Not clean for fine-tuning, and relabelled after it.
+    # Nobody fine-tunes on them, and nobody relabels them afterwards.
     self.assertEqual(fedcorr.clean_clients(records, _params()).tolist(), [0, 2])
-    self.assertEqual(fedcorr.relabelled_clients(records, _params()).tolist(), [1, 3, 4, 5])
+    for reading in ('threshold', 'last_split'):
+      params = _params(relabelled_clients=reading)
+      self.assertEqual(fedcorr.relabelled_clients(records, params).tolist(), [3, 5])
 
   def test_divergence_names_the_client(self):
     lid = self.lid.copy()
     lid[4] = np.nan
     with self.assertRaisesRegex(types.UsageError, 'training of client 4 diverged.*learning_rate'):
       self._after(lid=lid)
+
+
+class GuardTest(federated_test_case.FederatedTestCase):
+  """Nobody is taken for noisy before iterations agree; afterwards the paper's rule holds."""
+
+  # Two parts, and the same clients in the other one.
+  _HIGH = (1.0, 1.1, 0.9, 5.0, 5.1, 4.9)
+  _LOW = (5.0, 5.1, 4.9, 1.0, 1.1, 0.9)
+
+  def _judged(self, *lid, guard=True):
+    """Who is noisy after each iteration, and the last judgement's reliability."""
+    algorithm, state, clients = _at_points(
+        params={'fraction': 1.0, 'split_guard': guard, 'iterations': len(lid)}, rounds=20,
+    )
+    found = []
+    for reported in lid:
+      clients.reports['lid'] = reported
+      state = training.run_round(algorithm, state, clients)
+      found.append(state.records['noisy'].tolist())
+    return found, state.records['split'][2]
+
+  def test_one_iteration_tells_nothing_two_that_agree_do(self):
+    found, reliability = self._judged(self._HIGH, self._HIGH)
+    self.assertEqual(found, [[False] * 6, [False] * 3 + [True] * 3])
+    self.assertAlmostEqual(reliability, 1)
+
+  def test_iterations_that_do_not_agree(self):
+    found, reliability = self._judged(self._HIGH, self._LOW, self._HIGH, self._LOW)
+    self.assertEqual(found, [[False] * 6] * 4)
+    self.assertLess(reliability, 0)
+
+  def test_what_two_have_told_no_correction_takes_back(self):
+    # Corrected clients look clean from then on, and by the sum over iterations are noisy still.
+    found, reliability = self._judged(
+        self._HIGH, self._HIGH, [1.0] * 6, [1.0, 1.1, 0.9, 0.8, 0.9, 0.7], [1.0] * 6
+    )
+    self.assertEqual(found[1:], [[False] * 3 + [True] * 3] * 4)
+    self.assertAlmostEqual(reliability, 1)
+
+  def test_off_the_first_iteration_splits(self):
+    found, reliability = self._judged(self._HIGH, self._LOW, guard=False)
+    self.assertEqual(found[0], [False] * 3 + [True] * 3)
+    self.assertTrue(np.isnan(reliability))
+
+  @parameterized.parameters(({'iterations': 1}, None), ({}, {'preprocess': 1}))
+  def test_needs_two_iterations(self, params, stages):
+    with self.assertRaisesRegex(types.UsageError, 'iterations agree, and there is one: use'):
+      _at_points(params={'split_guard': True, **params}, stages=stages or {})
 
 
 class FineTuningTest(federated_test_case.FederatedTestCase):
@@ -473,7 +520,7 @@ class FineTuningTest(federated_test_case.FederatedTestCase):
         np.testing.assert_array_equal(labels, _SURE)
     return changed
 
-  @parameterized.parameters(('threshold', [2, 3, 4]), ('last_split', [1, 2, 4, 5]))
+  @parameterized.parameters(('threshold', [2, 4]), ('last_split', [1, 2, 4, 5]))
   def test_who_relabels(self, relabelled, expected):
     self.assertEqual(self._relabelled(relabelled_clients=relabelled), expected)
 
@@ -484,7 +531,7 @@ class FineTuningTest(federated_test_case.FederatedTestCase):
   def test_only_clients_that_are_there_relabel(self):
     there = availability.always(6)
     there.leaves[4] = 16
-    self.assertEqual(self._relabelled(there=there), [2, 3])
+    self.assertEqual(self._relabelled(there=there), [2])
 
   def test_clean_clients(self):
     records = dict(self.records)
@@ -1002,10 +1049,10 @@ class DigitsTest(federated_test_case.FederatedTestCase):
   @parameterized.parameters(0, 1, 2)
   def test_nobody_is_noisy_without_noise(self, seed):
     spec = noise.NoiseSpec('none')
-    state, scene, accuracy = self._run(seed, spec, 'fedcorr', self.params)
-    # At the end: with so few and small clients an iteration before may take one for noisy.
-    self.assertFalse(state.records['noisy'].any())
-    self.assertGreater(np.mean(self._labels(scene, state) == scene.clean_label), 0.995)
+    params = dataclasses.replace(self.params, split_guard=True)
+    state, scene, accuracy = self._run(seed, spec, 'fedcorr', params)
+    self.assertFalse(state.records['noisy_by_iteration'].any())
+    np.testing.assert_array_equal(self._labels(scene, state), scene.clean_label)
     # 397 test images at an accuracy of .97: standard error .009 of each.
     _, _, expected = self._run(seed, spec, 'fedavg', catalog.ALGORITHMS['fedavg'].params())
     self.assertAlmostEqual(accuracy, expected, delta=0.04)

@@ -26,7 +26,7 @@ from tff_noise.report import sections
 
 _FOUND = {
     'judgements': 2, 'noisy_clients': 2, 'mean_estimated_noise': 0.2, 'separated': True,
-    'separation': 5.25, 'evidence': 10.5, 'reliability': 0.93,
+    'separation': 5.25, 'reliability': None,
 }
 _UNKNOWN = {
     'clean_label': np.full(12, -1, np.int32), 'nominal_rate': np.full(3, np.nan),
@@ -195,39 +195,32 @@ class WordsTest(SectionTestCase):
     first, second, *_ = self._texts(self._section())
     self.assertEqual(
         first.text,
-        '2 of 3 clients were taken for noisy. The LID scores fell into two parts: separation 5.2 '
-        "(Ashman's D), evidence 10.5 (the BIC of one Gaussian minus that of two), "
-        "reliability 0.93 (the share of LID's variance on which iterations agree); it takes "
-        'separation above 2 and reliability above 0.65.',
+        '2 of 3 clients were taken for noisy: the part with the larger LID scores (separation 5.2, '
+        "Ashman's D; without a guard there always are two parts).",
     )
     self.assertEqual((first.tone, second.tone), ('plain', 'plain'))
     self.assertIn('2 of the 2 noisy clients were found; nobody clean', second.text)
 
+  def test_found_with_the_guard(self):
+    first, *_ = self._texts(self._section(found={**_FOUND, 'reliability': 0.93}))
+    self.assertEndsWith(
+        first.text,
+        "(separation 5.2, Ashman's D; iterations agree on a share of 0.93 of LID's variance; the "
+        'guard asks for more than 0.5).',
+    )
+
   def test_guard_held(self):
-    found = {**_FOUND, 'separated': False, 'separation': 1.5, 'noisy_clients': 0}
+    found = {**_FOUND, 'separated': False, 'reliability': 0.2, 'noisy_clients': 0}
     clients = _clients(taken_for_noisy=[0] * 3, estimated_noise_rate=[0] * 3,
                        taken_for_noisy_2=[0] * 3, estimated_noise_rate_2=[0] * 3)
     first, second, *_ = self._texts(self._section(found=found, clients=clients))
-    self.assertStartsWith(
-        first.text, 'The LID scores did not fall into two parts: nobody was taken for noisy.'
-    )
-    self.assertEndsWith(
-        first.text, 'Earlier some were, and corrected their labels (clients: 1 in iteration 1).'
+    self.assertEqual(
+        first.text,
+        "Nobody was taken for noisy: iterations agree on a share of 0.20 of LID's variance; the "
+        'guard asks for more than 0.5.',
     )
     self.assertEqual((first.tone, second.tone), ('notice', 'notice'))
     self.assertIn('0 of the 2 noisy clients were found, missed: clients 0, 2', second.text)
-
-  @parameterized.parameters(
-      ({'evidence': -1.0}, 'plain'), ({'reliability': 0.5}, 'notice'),
-      ({'reliability': None}, 'plain'), ({'reliability': None, 'evidence': -1.0}, 'notice'),
-  )
-  def test_guard_off(self, numbers, tone):
-    first, *_ = self._texts(self._section(
-        found={**_FOUND, **numbers}, config=_config(split_guard=False)
-    ))
-    self.assertIn('The guard was off, so the scores were split in any case', first.text)
-    self.assertEqual('this split may mean nothing' in first.text, tone == 'notice')
-    self.assertEqual(first.tone, tone)
 
   def test_misjudged_clients_are_named(self):
     section = self._section(clients=_clients(taken_for_noisy=[1, 1, 0]))
@@ -366,7 +359,7 @@ class PicturesTest(SectionTestCase):
 class DamagedTest(SectionTestCase):
 
   @parameterized.parameters(
-      {'separated': 'yes'}, {'separation': None}, {'evidence': []}, {'noisy_clients': 'all'},
+      {'separated': 'yes'}, {'separation': None}, {'reliability': 'high'}, {'noisy_clients': 'all'},
       {'reliability': 'high'},
   )
   def test_summary(self, **changes):
@@ -389,7 +382,7 @@ class WrittenTest(parameterized.TestCase):
     records = {
         'lid': np.array([[1.0, np.nan], [2.0, 3.0], [np.nan, np.nan]]),
         'noise': np.array([0, 0.5]), 'noisy': np.array([False, True]),
-        'split': np.array([1, 3, 4, np.nan]),
+        'split': np.array([1, 3, np.nan]),
         'noise_by_iteration': np.array([[0, np.nan], [0, 0.5], [np.nan, np.nan]]),
         'noisy_by_iteration': np.array([[0, 0], [0, 1], [0, 0]], bool),
     }
@@ -423,9 +416,9 @@ class WrittenTest(parameterized.TestCase):
     self.assertNotIn('WARNING', text)
 
   def test_closing_text_where_the_guard_held(self):
-    text = self._text(fedcorr={**_FOUND, 'separated': False}, labels_changed=0)
+    text = self._text(fedcorr={**_FOUND, 'separated': False, 'reliability': 0.2}, labels_changed=0)
     self.assertIn(
-        'the LID scores did not fall into two parts: nobody was taken for noisy', text
+        'nobody was taken for noisy: iterations do not agree whose LID is larger', text
     )
     self.assertIn('none was changed', text)
 

@@ -39,6 +39,7 @@ def build(task: task_lib.Task, params: fedcorr_params.FedCorrParams) -> algorith
   stages = stage_lengths(task, params, len(plan))
   if plan:
     _check_neighbours(task, params)
+    _check_guard(plan[-1].iteration + 1, params)
   c = fedcorr_clients.build(task, params, smallest=min((len(v.cohort) for v in plan), default=2))
 
   def round_(state, clients):
@@ -66,12 +67,10 @@ def build(task: task_lib.Task, params: fedcorr_params.FedCorrParams) -> algorith
     unjudged = ~np.isfinite(lid).any(axis=0)
     scores = noisy_clients.client_scores(lid, params.score)
     scores[unjudged] = np.nan  # Where they are summed, 0.
-    split = noisy_clients.split(  # A mixture of two Gaussians over the clients' LID scores.
-        scores,
-        guard=params.split_guard,
-        seed=noisy_clients.mixture_seed(task.seed, iteration),
-        reliability=noisy_clients.score_reliability(lid),
-    )
+    separated, reliability = evidence(state.records, lid, params)
+    split = noisy_clients.Split(np.zeros(task.num_clients, bool), 0.0)
+    if separated:  # By a mixture of two Gaussians over the clients' LID scores.
+      split = noisy_clients.split(scores, noisy_clients.mixture_seed(task.seed, iteration))
     noise = np.where(split.noisy, state.records['noise'], 0.0)
     noise[unjudged] = np.nan  # They have not come yet, or hold too few examples.
     correcting = np.intersect1d(np.flatnonzero(split.noisy), clients.present)
@@ -84,7 +83,8 @@ def build(task: task_lib.Task, params: fedcorr_params.FedCorrParams) -> algorith
     }
     return anchored(
         state.record(
-            noise=noise, noisy=split.noisy, split=np.array(split[1:], np.float64), **history
+            noise=noise, noisy=split.noisy,
+            split=np.array([separated, split.separation, reliability]), **history
         )
     )
 
@@ -106,7 +106,8 @@ def build(task: task_lib.Task, params: fedcorr_params.FedCorrParams) -> algorith
           f'the training of client {cohort[~np.isfinite(lid)][0]} diverged: its losses are not '
           'finite; use a smaller --learning_rate'
       )
-    # From fewer than k neighbours LID is too large: such clients would be a component of their own.
+    # With all others for neighbours LID tells how far a client's predictions spread, which is less
+    # where labels are noisy: such clients are not judged. (The public code takes n - 1 of them.)
     return np.where(task.client_sizes[cohort] > params.lid_neighbours, lid, np.nan)
 
   asked = ((c.preprocess, c.correct) if plan else (), (c.relabel_all,) if params.correction else ())
@@ -184,6 +185,21 @@ def stage_lengths(
   return {'preprocess': preprocess, 'finetune': finetune, 'usual': usual}
 
 
+def evidence(
+    records: algorithm.Records, lid: np.ndarray, params: fedcorr_params.FedCorrParams
+) -> tuple[bool, float]:
+  """Returns whether there are noisy clients, and the reliability of LID that says so.
+
+  Without the guard there always are, and the reliability is nan. With it, what iterations on the
+  given labels have told stays: a correction changes LID, and takes back nothing.
+  """
+  separated, _, reliability = records['split']
+  if separated or not params.split_guard:
+    return True, reliability
+  reliability = noisy_clients.score_reliability(lid)
+  return reliability > noisy_clients.MIN_RELIABILITY, reliability  # nan after one iteration.
+
+
 def clean_clients(
     records: algorithm.Records, params: fedcorr_params.FedCorrParams
 ) -> np.ndarray:
@@ -207,8 +223,8 @@ def relabelled_clients(
   """Returns int64, the clients that relabel everything after fine-tuning."""
   if params.follows('relabelled_clients') == 'last_split':
     return np.flatnonzero(records['noisy'])
-  # Not `>`: clients that nobody has judged are not known to be clean.
-  return np.flatnonzero(~(records['noise'] <= params.clean_threshold))
+  # Clients that nobody has judged, whose noise is nan, keep their labels.
+  return np.flatnonzero(records['noise'] > params.clean_threshold)
 
 
 def with_row(state: algorithm.State, name: str, iteration: int, row: np.ndarray) -> np.ndarray:
@@ -226,13 +242,21 @@ def _check_neighbours(task, params):
     )
 
 
+def _check_guard(iterations, params):
+  if params.split_guard and iterations < 2:
+    raise types.UsageError(
+        '--param=split_guard=true asks whether iterations agree, and there is one: use '
+        '--param=iterations=2 or more, or leave it out'
+    )
+
+
 def _initial_records(plan, num_clients):
   iterations = plan[-1].iteration + 1 if plan else 1
   return {
       'lid': np.full((iterations, num_clients), np.nan),
       'noise': np.zeros(num_clients),
       'noisy': np.zeros(num_clients, bool),
-      'split': np.zeros(4),
+      'split': np.array([0.0, 0.0, np.nan]),  # Separated, separation, reliability.
       'noise_by_iteration': np.full((iterations, num_clients), np.nan),
       'noisy_by_iteration': np.zeros((iterations, num_clients), bool),
   }
@@ -258,7 +282,7 @@ def _client_columns(records: algorithm.Records, params: Any) -> Mapping[str, np.
 
 
 def _summary(records):
-  separated, separation, evidence, reliability = records['split'].tolist()
+  separated, separation, reliability = records['split'].tolist()
   return {
       'fedcorr': {
           # How often the server judged the clients: 0 without pre-processing.
@@ -267,7 +291,6 @@ def _summary(records):
           'mean_estimated_noise': float(np.nan_to_num(records['noise']).mean()),
           'separated': bool(separated),
           'separation': separation,
-          'evidence': evidence,
           'reliability': None if np.isnan(reliability) else reliability,
       }
   }
@@ -279,6 +302,6 @@ def _lines(summary):
     return ['  noisy clients   not looked for: no iteration of pre-processing']
   if not found['separated']:
     return [
-        '  noisy clients   the LID scores did not fall into two parts: nobody was taken for noisy'
+        '  noisy clients   nobody was taken for noisy: iterations do not agree whose LID is larger'
     ]
   return [summary_lines.noisy_clients(summary, found['noisy_clients'], 'taken for noisy')]

@@ -2,8 +2,8 @@
 
 The public code differs from the paper in ways of which eight are parameters here, which `semantics`
 sets together. Not among them: it ranks all of a client's examples for relabelling, not only the
-suspicious ones. Two parameters are ours alone and by default on: `split_guard` and `score`; the
-paper's are `split_guard=false` and `score=cumulative`.
+suspicious ones. Two parameters are ours alone: `split_guard`, by default off, and `score`, of which
+the paper's is 'cumulative'.
 """
 
 import dataclasses
@@ -44,12 +44,14 @@ class FedCorrParams:
     confidence: theta, the least confidence of the global model, in (0, 1].
     clean_threshold: kappa, the largest estimated noise of a client that fine-tuning takes, in
       [0, 1].
-    lid_neighbours: k of the LID score, at least 2. Clients with no more examples are not judged.
+    lid_neighbours: k of the LID score, at least 2. Clients with no more examples are not judged,
+      nobody fine-tunes on them, and they keep their labels. From k of about half a client's
+      examples on, LID ranks clients worse or the wrong way round.
     score: How the LID of several iterations becomes one score, see
       `noisy_clients.client_scores`: 'centred', 'mean' or the paper's 'cumulative'. They differ
       only where clients join late or drop out.
-    split_guard: Whether nobody is called noisy, and so all estimates are 0, where the scores do not
-      fall into two parts; false is the paper.
+    split_guard: Whether nobody is called noisy, and so all estimates are 0, before iterations agree
+      on who has the larger LID, see `noisy_clients.agree`; false is the paper. Needs 2 iterations.
     proximal_term: 'squared', `beta mu ||w - w'||^2` (eq. 5), or 'norm', without the square and
       without the first batch of each epoch.
     proximal_anchor: w' is the global model at the start of the 'iteration' (eq. 5), or as the
@@ -78,7 +80,7 @@ class FedCorrParams:
   clean_threshold: float = 0.1
   lid_neighbours: int = 20
   score: str = 'centred'
-  split_guard: bool = True
+  split_guard: bool = False
   proximal_term: str = ''
   proximal_anchor: str = ''
   sample_loss: str = ''

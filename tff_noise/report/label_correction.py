@@ -55,11 +55,8 @@ def _found(run, scene, clients):
   found = _checked_summary(run)
   if found is None:
     return []
-  doubtful = found['judgements'] and (
-      not found['separated'] or not _stands_apart(found)
-  )
-  guard = run.method_parameters.get('split_guard', True)
-  text = verdict(found, clients=scene.num_clients, guard=guard) + _earlier(found, clients)
+  doubtful = found['judgements'] and not found['separated']
+  text = verdict(found, clients=scene.num_clients)
   shown = [blocks.Text(text, 'notice' if doubtful else 'plain')]
   if not found['judgements'] or 'taken_for_noisy' not in clients:
     return shown
@@ -70,62 +67,34 @@ def _found(run, scene, clients):
   return [*shown, blocks.Text(judged_clients.against_the_truth(judgement), tone)]
 
 
-def _earlier(found, clients):
-  """Labels may have been corrected though in the end nobody was taken for noisy."""
-  counts = (_by_iteration(clients, 'taken_for_noisy') > 0).sum(axis=1)
-  if found['noisy_clients'] or not counts.any():
-    return ''
-  named = ', '.join(f'{n} in iteration {i}' for i, n in enumerate(counts, 1) if n)
-  return f' Earlier some were, and corrected their labels (clients: {named}).'
-
-
 def _so_far(run):
   values = run.metrics.get('noisy_clients')
   return int(values[-1]) if values is not None and values.dtype.kind == 'f' else 'an unknown number'
 
 
-def verdict(found, *, clients: int, guard: bool) -> str:
+def verdict(found, *, clients: int) -> str:
   """Returns in words whom the server took for noisy, and why.
 
   Args:
     found: 'fedcorr' of `summary.json`.
     clients: C.
-    guard: Whether the scores had to fall into two parts.
   """
   if not found['judgements']:
     return 'There was no iteration of pre-processing: the server judged nobody.'
   reliability = found['reliability']
-  numbers = (
-      f"separation {found['separation']:.1f} (Ashman's D), evidence {found['evidence']:.1f} (the "
-      'BIC of one Gaussian minus that of two), reliability '
-      + ('unknown after one iteration' if reliability is None else f'{reliability:.2f} (the share '
-         "of LID's variance on which iterations agree)")
-  )
-  # What `noisy_clients.stands_apart` asks for.
-  asked = f'separation above {noisy_clients.MIN_SEPARATION:g} and ' + (
-      f'evidence above {noisy_clients.MIN_EVIDENCE:g}'
-      if reliability is None
-      else f'reliability above {noisy_clients.MIN_RELIABILITY:g}'
+  asked = '' if reliability is None else (
+      f"iterations agree on a share of {reliability:.2f} of LID's variance; the guard asks for "
+      f'more than {noisy_clients.MIN_RELIABILITY:g}'
   )
   if not found['separated']:
-    return (
-        f'The LID scores did not fall into two parts: nobody was taken for noisy. It takes '
-        f'{asked}: {numbers}.'
-    )
-  taken = f'{found["noisy_clients"]} of {clients} clients were taken for noisy.'
-  if guard:
-    return f'{taken} The LID scores fell into two parts: {numbers}; it takes {asked}.'
-  text = f'{taken} The guard was off, so the scores were split in any case: {numbers}.'
-  if not _stands_apart(found):
-    text += f' The guard would have asked for {asked}: this split may mean nothing.'
-  return text
-
-
-def _stands_apart(found):
-  reliability = np.nan if found['reliability'] is None else found['reliability']
-  return noisy_clients.stands_apart(found['separation'], found['evidence'], reliability)
-
-
+    return f'Nobody was taken for noisy: {asked}.'
+  text = (
+      f'{found["noisy_clients"]} of {clients} clients were taken for noisy: the part with the '
+      f"larger LID scores (separation {found['separation']:.1f}, Ashman's D; "
+  )
+  if reliability is None:
+    return text + 'without a guard there always are two parts).'
+  return text + f'{asked}).'
 
 
 def _corrected(scene, labels):
@@ -349,7 +318,7 @@ def _checked_summary(run):
     return None
   try:
     f'{found["judgements"]:d} {found["noisy_clients"]:d} {found["separated"]:d}'
-    f'{found["separation"]:.1f} {found["evidence"]:.1f} {found["reliability"] or 0:.1f}'
+    f'{found["separation"]:.1f} {found["reliability"] or 0:.1f}'
   except (TypeError, ValueError, KeyError):
     raise types.UsageError(f'{run.path}/summary.json is damaged: fedcorr') from None
   return found
