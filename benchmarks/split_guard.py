@@ -16,6 +16,7 @@ from absl import flags
 from tff_noise import heaps
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.data import client_data
+from tff_noise.data import scene as scene_lib
 from tff_noise.privacy import ledger as ledger_lib
 from tff_noise.program import clients as clients_lib
 from tff_noise.program import command_line
@@ -48,14 +49,19 @@ def main(argv: list[str]) -> None:
   found = {}
   with local.runtime(max_concurrent_clients=1):
     for seed in range(first, last + 1):
-      for setting in values.noise:
-        rho, tau = setting.split(':')
-        for guard in ('false', 'true'):
-          arguments = (
-              *_FIXED, *rest, f'--noise_rho={rho}', f'--noise_tau={tau}', f'--seed={seed}',
-              f'--param=split_guard={guard}',
-          )
-          row = _preprocess(arguments)
+      for guard in ('false', 'true'):
+        arguments = (*_FIXED, *rest, f'--seed={seed}', f'--param=split_guard={guard}')
+        built = None
+        for setting in values.noise:
+          rho, tau = setting.split(':')
+          config = program_flags.config_from(program_flags.parse(
+              ['split_guard', *arguments, f'--noise_rho={rho}', f'--noise_tau={tau}']
+          ))
+          dataset = data.load_dataset(config)
+          scene = data.load_scene(config, dataset, None)
+          # Noise changes labels alone: what is compiled for a seed and a guard is the same.
+          built = built or task_lib.prepare(config, dataset, scene)
+          row = _preprocess(built, scene, scene_lib.federation(dataset, scene, seed))
           found.setdefault((setting, guard), []).append(row)
           print(setting, guard, seed, *row, file=sys.stderr, flush=True)
   print('| rho:tau | guard | runs | anybody called | recall | precision | labels | after |')
@@ -66,16 +72,11 @@ def main(argv: list[str]) -> None:
     print(f'| {setting} | {guard} | {len(rows)} | {called.sum():.0f} | {shown} |')
 
 
-def _preprocess(arguments):
+def _preprocess(built, scene, federation):
   """Returns whether anybody was called, recall, precision, right labels before and after."""
-  config = program_flags.config_from(program_flags.parse(['split_guard', *arguments]))
-  dataset = data.load_dataset(config)
-  scene = data.load_scene(config, dataset, None)
-  prepared = task_lib.prepare(config, dataset, scene)
-  algorithm = prepared.algorithm
+  algorithm = built.algorithm
   clients = clients_lib.SimulatedClients(
-      algorithm, prepared.task, prepared.federation,
-      client_data.federation_datasets(prepared.federation),
+      algorithm, built.task, federation, client_data.federation_datasets(federation),
       ledger_lib.Ledger(algorithm.fields, uplink.to_json(algorithm.fields), ''),
   )
   state = algorithm.init()
