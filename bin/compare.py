@@ -12,6 +12,7 @@ from absl import flags
 from tff_noise import child
 from tff_noise import types
 from tff_noise.compare import grid as grid_lib
+from tff_noise.compare import metrics
 from tff_noise.compare import runner
 from tff_noise.compare import tables
 from tff_noise.program import command_line
@@ -29,8 +30,8 @@ for _define, _name, _default, _text in (
     (flags.DEFINE_multi_string, 'vary', [],
      'Without a grid file: flag=value,value; settings are all combinations.'),
     (flags.DEFINE_list, 'seeds', None, 'Seeds; by default those of the grid file, or 0,1,2.'),
-    (flags.DEFINE_string, 'metric', 'best_test_accuracy',
-     'Without a grid file: best_test_accuracy or last10_test_accuracy.'),
+    (flags.DEFINE_list, 'metric', ['best_test_accuracy'],
+     'Without a grid file, what is compared: ' + ', '.join(metrics.NAMES) + '.'),
     (flags.DEFINE_string, 'baseline', None, 'What differences are taken against.'),
     (flags.DEFINE_string, 'root_dir', 'runs', 'Folder of run directories.'),
     (flags.DEFINE_string, 'out_dir', None, 'Where tables go; by default ROOT_DIR/compare/NAME.'),

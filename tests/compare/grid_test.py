@@ -112,6 +112,15 @@ class LoadTest(GridTestCase):
     full = [c for c in self.load('full').cells if c.method == 'FedAvg']
     self.assertEqual({(c.lacking, c.config.dataset) for c in full}, {('', 'cifar10')})
 
+  def test_metrics_its_own_first(self):
+    self.assertEqual(self.load().metrics, ('best_test_accuracy', 'last10_test_accuracy'))
+    self.content['metric'] = ['noisy_client_f1', 'rounds_to_accuracy:90', 'last10_test_accuracy']
+    loaded = self.load()
+    self.assertEqual(loaded.metric, 'noisy_client_f1')
+    self.assertEqual(
+        loaded.metrics, (*self.content['metric'], 'best_test_accuracy')
+    )
+
   def test_published_numbers(self):
     self.assertEqual(
         self.load().published, {('FedAvg', 'low'): (76.5, 0.9), ('FedAvg', 'high'): (63, None)}
@@ -154,6 +163,9 @@ class MistakeTest(GridTestCase):
 
   @parameterized.parameters(
       ({'metric': 'accuracy'}, 'metric must be one of best_test_accuracy, last10'),
+      ({'metric': []}, 'metric must be a name, or a list of names'),
+      ({'metric': ['best_test_accuracy', 'rounds_to_accuracy:120']}, "got 'rounds_to_acc.*:120'"),
+      ({'metric': 'rounds_to_accuracy'}, "rounds_to_accuracy:PERCENT; got 'rounds_to_accuracy'"),
       ({'baseline': 'FedAv'}, "baseline 'FedAv' is no method of it; methods: FedAvg, Ours"),
       ({'scales': {}}, 'scales must name at least one'),
       ({'methods': []}, 'methods must be a list'),

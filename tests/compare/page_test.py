@@ -24,7 +24,7 @@ class PageTest(grid_case.GridCase):
     _, text = self._page()
     self.assertIn('91.00\u00a0±\u00a01.00\u00a0★', text)
     self.assertIn('64.67\u00a0±\u00a01.15\u00a0†', text)
-    self.assertIn('+9.00 [+7.00, +10.00] (n=3)', text)
+    self.assertIn('+9.00 [+4.70, +13.30] (n=3)', text)
     self.assertNotIn('**', text)
 
   def test_needs_nothing_else(self):

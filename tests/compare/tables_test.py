@@ -15,55 +15,98 @@ from tff_noise.compare import tables
 _METRIC = grid_case.METRIC
 
 
-class StatisticsTest(grid_case.GridCase):
+class EntriesTest(grid_case.GridCase):
+
+  def _entries(self, metric=_METRIC):
+    return tables.entries(self.grid, tables.collect(self.grid), metric)
 
   def test_mean_and_deviation_by_hand(self):
     self.write()
-    entry = tables.entries(self.grid, tables.collect(self.grid), _METRIC)[
-        'fedavg', 'noise_rate=0.2']
+    entry = self._entries()['fedavg', 'noise_rate=0.2']
     self.assertAlmostEqual(entry.spread.mean, 82)
     self.assertAlmostEqual(entry.spread.sd, 2)
-    self.assertEqual(entry.spread.n, 3)
+    self.assertEqual((entry.spread.n, entry.runs, entry.unreached), (3, 3, 0))
 
   def test_paired_difference_by_hand(self):
     self.write()
-    entry = tables.entries(self.grid, tables.collect(self.grid), _METRIC)[
-        'feddpcont', 'noise_rate=0.2']
-    # 10, 7 and 10 points.
-    self.assertAlmostEqual(entry.difference.mean, 9)
-    self.assertEqual(entry.difference.n, 3)
-    # The resampled means are 7 to 10; 1/27 of them are 7, so the 2.5 % point is 7.
-    self.assertAlmostEqual(entry.difference.low, 7)
-    self.assertAlmostEqual(entry.difference.high, 10)
+    difference = self._entries()['feddpcont', 'noise_rate=0.2'].difference
+    # 10, 7 and 10 points: mean 9, standard error 1, t of two degrees of freedom 4.3027.
+    self.assertAlmostEqual(difference.mean, 9)
+    self.assertEqual(difference.n, 3)
+    self.assertAlmostEqual(difference.low, 9 - 4.3027, places=4)
+    self.assertAlmostEqual(difference.high, 9 + 4.3027, places=4)
 
   def test_other_metric_has_its_own_numbers(self):
     self.write()
-    entry = tables.entries(self.grid, tables.collect(self.grid), 'last10_test_accuracy')[
-        'fedavg', 'noise_rate=0.2']
+    entry = self._entries('last10_test_accuracy')['fedavg', 'noise_rate=0.2']
     self.assertAlmostEqual(entry.spread.mean, 72)
 
   def test_best_is_marked_and_what_is_not_told_apart_from_it(self):
     self.write()
-    table = tables.entries(self.grid, tables.collect(self.grid), _METRIC)
+    table = self._entries()
     self.assertTrue(table['feddpcont', 'noise_rate=0.2'].best)
-    self.assertFalse(table['fedavg', 'noise_rate=0.2'].not_distinguishable)
+    self.assertIs(table['fedavg', 'noise_rate=0.2'].may_be_best, False)
     # 65 against 64.67: differences 4, -4, 1.
     self.assertTrue(table['fedavg', 'noise_rate=0.4'].best)
-    self.assertTrue(table['feddpcont', 'noise_rate=0.4'].not_distinguishable)
+    self.assertIs(table['feddpcont', 'noise_rate=0.4'].may_be_best, True)
 
-  def test_one_seed_has_neither_deviation_nor_interval(self):
-    difference = tables.paired({0: 3.0}, {0: 1.0})
-    self.assertEqual((difference.mean, difference.n), (2, 1))
-    self.assertNotEqual(difference.low, difference.low)
-    self.assertNotEqual(tables.spread([3.0]).sd, tables.spread([3.0]).sd)
+  def test_with_two_seeds_nothing_is_decided(self):
+    self.write(('fedavg', 'noise_rate=0.4', 1))
+    table = self._entries()
+    self.assertIsNone(table['fedavg', 'noise_rate=0.4'].may_be_best)
+    self.assertIsNone(table['feddpcont', 'noise_rate=0.4'].may_be_best)
+    text = tables.to_markdown(self.grid, tables.collect(self.grid))
+    self.assertIn('| feddpcont | +9.00 [+4.70, +13.30] (n=3) | -2.50, not decided (n=2) |', text)
+    self.assertIn(
+        'Not decided without marks: it takes 3 seeds of two methods (noise_rate=0.4).', text
+    )
 
-  def test_pairs_are_common_seeds_only(self):
-    difference = tables.paired({0: 3.0, 1: 5.0, 2: 100.0}, {0: 1.0, 1: 1.0, 7: 50.0})
-    self.assertEqual((difference.mean, difference.n), (3, 2))
+  def test_one_seed_decides_nothing(self):
+    self.write(*((m, s, k) for m, s, k in grid_case.ACCURACY if k))
+    text = tables.to_markdown(self.grid, tables.collect(self.grid))
+    self.assertNotIn('†', text)
+    self.assertIn('Not decided without marks: it takes 3 seeds of two methods.', text)
 
-  def test_interval_is_the_same_every_time(self):
-    first = tables.paired({0: 1.0, 1: 4.0, 2: 2.0}, {0: 0.0, 1: 0.0, 2: 0.0})
-    self.assertEqual(first, tables.paired({0: 1.0, 1: 4.0, 2: 2.0}, {0: 0.0, 1: 0.0, 2: 0.0}))
+  def test_rounds_to_an_accuracy(self):
+    self.write()
+    # 80, 84 and 82: only two come so far; the others are there in the first round.
+    table = self._entries('rounds_to_accuracy:82')
+    entry = table['fedavg', 'noise_rate=0.2']
+    self.assertEqual((entry.spread.n, entry.runs, entry.unreached), (0, 3, 1))
+    self.assertIsNone(entry.may_be_best)
+    entry = table['feddpcont', 'noise_rate=0.2']
+    self.assertEqual((entry.spread.mean, entry.unreached, entry.best), (1, 0, True))
+    grid = self.grid._replace(metrics=('rounds_to_accuracy:82',))
+    text = tables.to_markdown(grid, tables.collect(grid))
+    self.assertIn('## Rounds to a test accuracy of 82 percent\n', text)
+    self.assertIn('| fedavg | not reached in 1 of 3 | not reached in 3 of 3 |', text)
+    self.assertIn('Bold: the lowest mean', text)
+
+  def test_low_traffic_is_the_best(self):
+    self.write()
+    entry = self._entries('megabytes')['fedavg', 'noise_rate=0.2']
+    self.assertEqual((entry.spread.mean, entry.best, entry.may_be_best), (5.5, True, True))
+
+  def test_metric_that_a_method_does_not_have(self):
+    self.write()
+    grid = self.grid._replace(metrics=('noisy_client_f1',))
+    text = tables.to_markdown(grid, tables.collect(grid))
+    self.assertIn('| fedavg | – | – |', text)
+
+  def test_share_of_noisy_clients_found(self):
+    self.write()
+    for seed, precision in enumerate((0.9, None, 0.8)):
+      path = os.path.join(
+          self.path(self.cell('fedavg', 'noise_rate=0.2', seed)), 'summary.json'
+      )
+      with open(path, encoding='utf-8') as file:
+        summary = {**json.load(file), 'noisy_client_precision': precision}
+      with open(path, 'w', encoding='utf-8') as file:
+        json.dump(summary, file)
+    grid = self.grid._replace(metrics=('noisy_client_precision',))
+    text = tables.to_markdown(grid, tables.collect(grid))
+    # In one run nobody was taken for noisy.
+    self.assertIn('| fedavg | **85.00 ± 7.07 (n=2)** | – |', text)
 
 
 class ProblemsTest(grid_case.GridCase):
@@ -125,7 +168,7 @@ class RenderTest(grid_case.GridCase):
     text = tables.to_markdown(self.grid, tables.collect(self.grid))
     self.assertIn('| fedavg | 82.00 ± 2.00 | **65.00 ± 5.00** |', text)
     self.assertIn('| feddpcont | **91.00 ± 1.00** | 64.67 ± 1.15 † |', text)
-    self.assertIn('| feddpcont | +9.00 [+7.00, +10.00] (n=3) |', text)
+    self.assertIn('| feddpcont | +9.00 [+4.70, +13.30] (n=3) |', text)
     self.assertIn('| feddpcont | noise_rate=0.2 | 0.500 | 3.5 | 2 | 0.81 | inf |', text)
     self.assertIn('| fedavg | noise_rate=0.2 | 0.500 | 3.5 | 2 | – | inf |', text)
     self.assertNotIn('Without a result', text)
@@ -160,7 +203,7 @@ class RenderTest(grid_case.GridCase):
               (_METRIC, 'feddpcont', 'noise_rate=0.2')]
     self.assertEqual(
         (row['n'], row['mean'], row['sd'], row['difference'], row['difference_low'], row['best']),
-        ('3', '91', '1', '9', '7', '1'),
+        ('3', '91', '1', '9', '4.69735', '1'),
     )
     self.assertEqual((row['bytes_up'], row['label_epsilon']), ('3500000', '0.81'))
 

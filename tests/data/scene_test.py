@@ -352,6 +352,25 @@ class UnknownTest(parameterized.TestCase):
       self.assertAlmostEqual(built.realised_rate[client], wrong[own].mean())
       self.assertAlmostEqual(built.nominal_rate[client], wrong[own].mean())
 
+  def test_one_wrong_label_of_a_person_makes_no_client_noisy(self):
+    # Clients of 20 examples: 2 wrong ones are a tenth of them, 3 more than that.
+    dataset = _dataset(80)._replace(client=np.repeat(np.arange(4), 20))
+    wrong = np.isin(np.arange(80), (0, 20, 21, 40, 41, 42))
+    human = np.where(wrong, (dataset.train_y + 1) % dataset.num_classes, dataset.train_y)
+    built = scene.build(
+        dataset._replace(human_y=human.astype(np.int32)), _spec('natural', 'human', clients=4), 0
+    )
+    np.testing.assert_allclose(built.realised_rate, [0.05, 0.1, 0.15, 0])
+    self.assertTrue(built.is_graded)
+    self.assertEqual(built.clean_rate, 0.1)
+    np.testing.assert_array_equal(built.is_noisy_client, [False, False, True, False])
+
+  def test_drawn_noise_is_not_graded(self):
+    for corruption in ('client_uniform', 'symmetric', 'none'):
+      built = scene.build(_dataset(300), _spec('dirichlet', corruption, clients=10, rho=0.5), 0)
+      self.assertFalse(built.is_graded)
+      self.assertEqual(built.clean_rate, 0)
+
   def test_where_nothing_is_known_all_rates_are_nan(self):
     dataset = _full_dataset(60)._replace(train_y=np.full(60, types.UNKNOWN, np.int32))
     built = scene.build(dataset, _spec(corruption='human', clients=4), 0)

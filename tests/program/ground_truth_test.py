@@ -159,6 +159,20 @@ class ClientsTest(parameterized.TestCase):
     # One of two pairs is in order, the other is a draw.
     self.assertEqual(ground_truth.rate_correlation(scene, np.array([2.0, 3, 2]))['auc'], 0.75)
 
+  def test_rank_correlation_by_hand(self):
+    # By rank the rates are 1, 3, 2: the score's ranks 1, 2, 3 differ by 0, 1 and 1.
+    found = ground_truth.rate_correlation(_scene(), np.array([1.0, 2, 9]))
+    self.assertAlmostEqual(found['rank_correlation'], 1 - 6 * 2 / (3 * 8))
+
+  def test_graded_noise_is_compared_by_its_rates(self):
+    # Realised rates: 0, 2/3 and 1/2, and nobody drew them.
+    scene = _scene()
+    scene = scene._replace(nominal_rate=scene.realised_rate)
+    self.assertTrue(scene.is_graded)
+    # Of three pairs that of clients 1 and 2 is in the wrong order.
+    found = ground_truth.rate_correlation(scene, np.array([1.0, 2, 9]))
+    self.assertAlmostEqual(found['auc'], 2 / 3)
+
   @parameterized.parameters(
       ([_NAN, 1.0, 3.0], -1.0, _NAN),  # Of clients 1 and 2, which both are noisy.
       ([1.0, _NAN, 3.0], 1.0, 1.0),

@@ -190,6 +190,9 @@ class WriteTest(absltest.TestCase):
     # Of clients 0 and 2, the only ones with a score.
     self.assertAlmostEqual(found['score_correlation'], 1)
     self.assertEqual(found['score_auc'], 1)
+    # Of the last of its scores, which is constant.
+    self.assertEqual(found['noisy_client_auc'], 0.5)
+    self.assertIsNone(found['noisy_client_rank_correlation'])
     labels = np.load(self.run_.file('labels.npz'))
     self.assertEqual(labels['label'].tolist(), [0, 1, 1, 1, 0, 0])
     self.assertEqual(labels['corrected'].tolist(), [False] * 3 + [True] * 2 + [False])

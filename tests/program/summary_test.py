@@ -175,7 +175,7 @@ class ClientsTest(SummaryTestCase):
   def test_description(self):
     self.assertEqual(
         summary.describe(_scene()),
-        {'clients': 3, 'noisy_clients': 2, 'label_noise_rate': 2 / 7},
+        {'clients': 3, 'noisy_clients': 2, 'clean_client_rate': 0, 'label_noise_rate': 2 / 7},
     )
 
   def test_description_is_of_what_clients_hold_and_is_known(self):
@@ -187,7 +187,10 @@ class ClientsTest(SummaryTestCase):
 
   def test_description_where_nobody_knows_is_json(self):
     described = summary.describe(_unknown())
-    self.assertEqual(described, {'clients': 3, 'noisy_clients': 0, 'label_noise_rate': None})
+    self.assertEqual(
+        described,
+        {'clients': 3, 'noisy_clients': 0, 'clean_client_rate': 0.1, 'label_noise_rate': None},
+    )
     run_directory.write_json(self.run_.file('summary.json'), described)
 
   def test_rows_of_clients_of_unknown_noise(self):

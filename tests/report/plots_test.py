@@ -224,10 +224,10 @@ class ContentTest(parameterized.TestCase):
         np.array([[0.5, np.nan]]), ['m'], ['s', 't'], title='Best', spread=np.array([[0.25, 0.1]]),
         counts=np.array([[5, 3]]),
     )
-    self.assertContainsSubset(['0.500 ±0.250', '–', 'Best (n = 3 to 5 seeds)'], _texts(figure))
+    self.assertContainsSubset(['0.50 ±0.25', '–', 'Best (n = 3 to 5 seeds)'], _texts(figure))
 
   def test_heat_map_of_equal_or_no_numbers(self):
-    self.assertIn('0.500', _texts(plots.heat_map(np.full((1, 1), 0.5), ['m'], ['s'], title='t')))
+    self.assertIn('0.50', _texts(plots.heat_map(np.full((1, 1), 0.5), ['m'], ['s'], title='t')))
     self.assertIn('–', _texts(plots.heat_map(np.full((1, 1), np.nan), ['m'], ['s'], title='t')))
 
   def test_names_are_no_formulas(self):

@@ -1,7 +1,9 @@
 """A grid of runs: methods x settings x seeds, from a file or from flags.
 
-Cells of one seed and setting are paired by construction: the scene, the initial weights and each
-round's cohort are functions of the seed and the setting, not of the method.
+Cells of one seed and setting are paired by construction: the scene and the initial weights are
+functions of the seed and the setting, not of the method. So is each round's cohort, for methods
+that draw it alike: not for those that visit clients in an order (FedCorr's pre-processing), choose
+them (Power-of-Choice, ClipFL once it has pruned) or ask them all (RHFL).
 """
 
 import itertools
@@ -11,11 +13,13 @@ from typing import Any, NamedTuple
 import yaml
 
 from tff_noise import types
+from tff_noise.compare import metrics
 from tff_noise.compare import planned
 from tff_noise.program import flags as program_flags
 from tff_noise.program import run_config
 
-METRICS = ('best_test_accuracy', 'last10_test_accuracy')
+# Shown besides the grid's own.
+_ALWAYS = ('best_test_accuracy', 'last10_test_accuracy')
 _KEYS = ('title', 'source', 'metric', 'baseline', 'scales', 'settings', 'methods', 'published')
 # What the grid itself decides, or what would put two cells under one name.
 _RESERVED = ('run_name', 'root_dir', 'seed', 'resume')
@@ -48,7 +52,7 @@ class Grid(NamedTuple):
     title: Heading of the tables.
     source: Where published numbers come from; '' without any.
     scale: What was run: the name of the scale and the flags all cells share.
-    metric: The number that is compared, one of `METRICS`.
+    metrics: What is compared, names that `metrics.get` knows; published numbers are of the first.
     baseline: The method that paired differences are taken against.
     methods: Rows, in order.
     settings: Columns, in order.
@@ -60,13 +64,18 @@ class Grid(NamedTuple):
   title: str
   source: str
   scale: str
-  metric: str
+  metrics: tuple[str, ...]
   baseline: str
   methods: tuple[str, ...]
   settings: tuple[str, ...]
   seeds: tuple[int, ...]
   cells: tuple[Cell, ...]
   published: Mapping[tuple[str, str], tuple[float, float | None]]
+
+  @property
+  def metric(self) -> str:
+    """The first of its metrics."""
+    return self.metrics[0]
 
 
 class _Part(NamedTuple):
@@ -112,7 +121,7 @@ def from_flags(
     extra: Sequence[str],
     root_dir: str,
     *,
-    metric: str,
+    metric: str | Sequence[str],
     baseline: str | None,
 ) -> Grid:
   """Makes a grid from the command line.
@@ -123,7 +132,7 @@ def from_flags(
     seeds: Seeds.
     extra: Flags of `bin/train` for every cell.
     root_dir: Where the runs lie.
-    metric: One of `METRICS`.
+    metric: A name that `metrics.get` knows, or several.
     baseline: A method as written in `methods`; the first if None.
 
   Raises:
@@ -168,7 +177,7 @@ def _from_content(content, scale, seeds, extra, root_dir):
   _require(not unknown, f'unknown key {", ".join(map(str, unknown))}; known: {", ".join(_KEYS)}')
   missing = [key for key in _KEYS if key not in content]
   _require(not missing, f'no {", ".join(missing)}')
-  _require(content['metric'] in METRICS, f'metric must be one of {", ".join(METRICS)}')
+  compared = _metrics(content['metric'])
   scales = content['scales']
   _require(isinstance(scales, dict) and scales, 'scales must name at least one scale')
   _require(scale in scales, f'no scale {scale!r}; it has: {", ".join(scales)}')
@@ -196,7 +205,7 @@ def _from_content(content, scale, seeds, extra, root_dir):
       title=str(content['title']),
       source=str(content['source'] or ''),
       scale=' '.join([f'scale "{scale}":', *_arguments(chosen.get('flags') or {}), *extra]),
-      metric=content['metric'],
+      metrics=compared,
       baseline=content['baseline'],
       methods=tuple(names),
       settings=tuple(columns),
@@ -209,6 +218,15 @@ def _from_content(content, scale, seeds, extra, root_dir):
 def _require(holds, message):
   if not holds:
     raise types.UsageError(message)
+
+
+def _metrics(names):
+  """A name or several, and those that are always shown."""
+  names = [names] if isinstance(names, str) else names
+  _require(isinstance(names, Sequence) and names, 'metric must be a name, or a list of names')
+  for name in names:
+    metrics.get(name)
+  return tuple(dict.fromkeys((*names, *_ALWAYS)))
 
 
 def _parts(content, key):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tff_noise.compare import grid as grid_lib
+from tff_noise.compare import metrics
 from tff_noise.compare import tables
 from tff_noise.program import run_directory
 from tff_noise.report import blocks
@@ -50,8 +51,9 @@ def _sections(grid, results):
         )
     )
   built = [sections.Built('What was run', head)]
-  if any(result.run is not None for result in results):
-    built.append(sections.Built('Over settings', [_heat_map(grid, results)]))
+  over_settings = _heat_map(grid, results)
+  if over_settings is not None:
+    built.append(sections.Built('Over settings', [over_settings]))
   for table in tables.all_tables(grid, results):
     rows = [[_starred(text) for text in row] for row in table.rows]
     built.append(
@@ -77,14 +79,17 @@ def _starred(text):
 def _heat_map(grid, results):
   table = tables.entries(grid, results, grid.metric)
   methods = [m for m in grid.methods if any(table[m, s].spread.n for s in grid.settings)]
+  if not methods:
+    return None
   shape = (len(methods), len(grid.settings))
   spreads = [table[m, s].spread for m in methods for s in grid.settings]
+  metric = metrics.get(grid.metric)
   figure = plots.heat_map(
-      np.array([s.mean / 100 for s in spreads]).reshape(shape),
+      np.array([s.mean for s in spreads]).reshape(shape),
       methods,
       grid.settings,
-      title=f'{tables.TITLES[grid.metric]} (share correct)',
-      spread=np.array([s.sd / 100 for s in spreads]).reshape(shape),
+      title=metric.title,
+      spread=np.array([s.sd for s in spreads]).reshape(shape),
       counts=np.array([s.n for s in spreads]).reshape(shape),
   )
   return blocks.Picture(

@@ -1,29 +1,24 @@
 """Tables over a grid, computed from the run directories alone.
 
-Accuracies are in percent. A cell that is missing, unfinished, broken or not available is listed,
+A cell that is missing, unfinished, broken or not available is listed,
 and its table entry says on how many seeds it rests; nothing is averaged over silently.
 """
 
+import collections
 import csv
 import io
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tff_noise import rng
 from tff_noise import types
 from tff_noise.compare import grid as grid_lib
+from tff_noise.compare import metrics
+from tff_noise.compare import statistics
 from tff_noise.report import runs
-
-_RESAMPLES = 10_000
-_INTERVAL = (2.5, 97.5)
-TITLES = {
-    'best_test_accuracy': 'Best test accuracy',
-    'last10_test_accuracy': 'Test accuracy, mean of the last 10 evaluations',
-}
 
 
 class Result(NamedTuple):
@@ -38,30 +33,6 @@ class Result(NamedTuple):
   cell: grid_lib.Cell
   run: runs.Run | None
   problem: str
-
-
-class Spread(NamedTuple):
-  """Mean and standard deviation (n - 1) over seeds; both nan without any."""
-
-  mean: float
-  sd: float
-  n: int
-
-
-class Difference(NamedTuple):
-  """A paired difference over the seeds that both methods have.
-
-  Attributes:
-    mean: Mean difference.
-    low: Lower end of the 95 % bootstrap interval; nan for fewer than 2 seeds.
-    high: Upper end.
-    n: Number of pairs.
-  """
-
-  mean: float
-  low: float
-  high: float
-  n: int
 
 
 def collect(grid: grid_lib.Grid, *, mixed_code: bool = False) -> list[Result]:
@@ -127,58 +98,39 @@ def problems(results: Sequence[Result]) -> list[str]:
 def by_seed(
     results: Sequence[Result], metric: str, method: str, setting: str
 ) -> dict[int, float]:
-  """Returns the metric of each finished seed of one method and setting, in percent."""
-  return {
-      r.cell.seed: 100 * r.run.summary[metric]
+  """Returns the metric of each finished seed of one method and setting that has it."""
+  value = metrics.get(metric).value
+  found = {
+      r.cell.seed: value(r.run)
       for r in results
       if r.run is not None and (r.cell.method, r.cell.setting) == (method, setting)
   }
-
-
-def spread(values: Sequence[float]) -> Spread:
-  """Returns mean, standard deviation and number of `values`."""
-  values = np.asarray(list(values), np.float64)
-  if not len(values):
-    return Spread(math.nan, math.nan, 0)
-  sd = float(values.std(ddof=1)) if len(values) > 1 else math.nan
-  return Spread(float(values.mean()), sd, len(values))
-
-
-def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Difference:
-  """Returns `first - second` over common seeds with a percentile bootstrap interval.
-
-  With few seeds such an interval is too narrow rather than too wide; n is always printed with it.
-  """
-  common = sorted(set(first) & set(second))
-  differences = np.array([first[s] - second[s] for s in common])
-  if len(differences) < 2:
-    mean = float(differences.mean()) if len(differences) else math.nan
-    return Difference(mean, math.nan, math.nan, len(differences))
-  draws = rng.generator(0, 'bootstrap').integers(
-      len(differences), size=(_RESAMPLES, len(differences))
-  )
-  low, high = np.percentile(differences[draws].mean(axis=1), _INTERVAL)
-  return Difference(float(differences.mean()), float(low), float(high), len(differences))
+  return {seed: v for seed, v in found.items() if v is not None}
 
 
 class Entry(NamedTuple):
   """One method in one setting.
 
   Attributes:
-    spread: Of the metric.
+    spread: Of the metric; infinite where a seed did not come so far.
     difference: Against the baseline.
-    best: Whether its mean is the setting's highest.
-    not_distinguishable: Whether its paired difference to the best has an interval that holds 0.
+    best: Whether its mean is the setting's best.
+    may_be_best: Whether it may be the best method, see `statistics.may_be_best`; None where that is
+      not decided.
     published: The paper's (mean, sd), or None.
     lacking: What it needs that this version has not.
+    runs: Number of finished seeds.
+    unreached: How many of them did not come so far.
   """
 
-  spread: Spread
-  difference: Difference
+  spread: statistics.Spread
+  difference: statistics.Difference
   best: bool
-  not_distinguishable: bool
+  may_be_best: bool | None
   published: tuple[float, float | None] | None
   lacking: str
+  runs: int
+  unreached: int
 
 
 def entries(
@@ -186,20 +138,29 @@ def entries(
 ) -> dict[tuple[str, str], Entry]:
   """Returns the entry of each (method, setting)."""
   lacking = {(c.method, c.setting): c.lacking for c in grid.cells}
+  runs_of = collections.Counter(
+      (r.cell.method, r.cell.setting) for r in results if r.run is not None
+  )
+  highest = metrics.get(metric).highest
   table = {}
   for setting in grid.settings:
     values = {m: by_seed(results, metric, m, setting) for m in grid.methods}
-    known = [m for m in grid.methods if values[m]]
-    best = max(known, key=lambda m: spread(values[m].values()).mean, default=None)
+    unreached = {m: sum(map(math.isinf, v.values())) for m, v in values.items()}
+    finite = {m: {} if unreached[m] else v for m, v in values.items()}
+    spreads = {m: statistics.spread(v.values()) for m, v in finite.items()}
+    known = [m for m in grid.methods if spreads[m].n]
+    best = (max if highest else min)(known, key=lambda m: spreads[m].mean, default=None)
+    may_be_best = statistics.may_be_best({m: finite[m] for m in known}, highest=highest)
     for method in grid.methods:
-      behind = paired(values[best], values[method]) if best and values[method] else None
       table[method, setting] = Entry(
-          spread=spread(values[method].values()),
-          difference=paired(values[method], values[grid.baseline]),
+          spread=spreads[method],
+          difference=statistics.paired(finite[method], finite[grid.baseline]),
           best=method == best,
-          not_distinguishable=method != best and behind is not None and behind.low <= 0,
+          may_be_best=may_be_best.get(method),
           published=grid.published.get((method, setting)),
           lacking=lacking[method, setting],
+          runs=runs_of[method, setting],
+          unreached=unreached[method],
       )
   return table
 
@@ -264,13 +225,7 @@ class Table(NamedTuple):
   notes: tuple[str, ...]
 
 
-_MARKS = (
-    'Bold: the highest mean of its column. †: its paired difference to the highest has a 95 % '
-    'bootstrap interval that holds 0, so these runs do not tell them apart.'
-)
-
-
-def accuracy_table(grid: grid_lib.Grid, results: Sequence[Result], metric: str) -> Table:
+def metric_table(grid: grid_lib.Grid, results: Sequence[Result], metric: str) -> Table:
   """Mean ± standard deviation of each method (rows) in each setting (columns).
 
   In the table of the grid's own metric, a method's published numbers are the row below ours; of a
@@ -281,27 +236,49 @@ def accuracy_table(grid: grid_lib.Grid, results: Sequence[Result], metric: str) 
   for method in grid.methods:
     row = [table[method, setting] for setting in grid.settings]
     if not all(entry.lacking for entry in row):
-      rows.append((method, *(_accuracy_text(entry, len(grid.seeds)) for entry in row)))
+      rows.append((method, *(_entry_text(entry, len(grid.seeds)) for entry in row)))
     if metric == grid.metric and any(entry.published for entry in row):
       published = (_plus_minus(*e.published) if e.published else '–' for e in row)
       rows.append((f'{method}, paper', *published))
-  notes = [f'{len(grid.seeds)} seeds; mean ± standard deviation. {_MARKS}']
+  notes = [f'{len(grid.seeds)} seeds; mean ± standard deviation. {_marks(grid, metric, table)}']
   if grid.published and metric == grid.metric:
     notes.append(f'Paper: {grid.source}. Ours: {grid.scale}.')
-  return Table(f'{TITLES[metric]}, percent', ('method', *grid.settings), tuple(rows), tuple(notes))
+  return Table(metrics.get(metric).title, ('method', *grid.settings), tuple(rows), tuple(notes))
 
 
-def _accuracy_text(entry, num_seeds):
+def _marks(grid, metric, table):
+  """What the marks of a table mean."""
+  best = 'highest' if metrics.get(metric).highest else 'lowest'
+  decided = [s for s in grid.settings if any(table[m, s].may_be_best for m in grid.methods)]
+  text = f'Bold: the {best} mean of its column.'
+  if decided:
+    text += (
+        ' †: may be the best method of its column too: where all methods are equal, all are marked '
+        'in 95 of 100 columns (paired t, corrected for picking the best of them).'
+    )
+  if len(decided) < len(grid.settings):
+    text += (
+        f' Not decided without marks: it takes {statistics.MIN_SEEDS} seeds of two methods'
+        + (f' ({", ".join(s for s in grid.settings if s not in decided)}).' if decided else '.')
+    )
+  return text
+
+
+def _entry_text(entry, num_seeds):
   if entry.lacking:
     return 'not available'
-  if not entry.spread.n:
+  if not entry.runs:
     return 'no run'
+  if entry.unreached:
+    return f'not reached in {entry.unreached} of {entry.runs}'
+  if not entry.spread.n:
+    return '–'
   shown = _plus_minus(entry.spread.mean, entry.spread.sd)
   if entry.spread.n < num_seeds:
     shown += f' (n={entry.spread.n})'
   if entry.best:
     return f'**{shown}**'
-  return f'{shown} †' if entry.not_distinguishable else shown
+  return f'{shown} †' if entry.may_be_best else shown
 
 
 def _plus_minus(mean, sd):
@@ -317,10 +294,11 @@ def difference_table(grid: grid_lib.Grid, results: Sequence[Result], metric: str
     if method == grid.baseline or not difference.n:
       return '–'
     if math.isnan(difference.low):
-      return f'{difference.mean:+.2f} (n={difference.n})'
+      return f'{difference.mean:+.2f}, not decided (n={difference.n})'
+    p = '' if math.isnan(difference.p) else f', p={difference.p:.3f}'
     return (
         f'{difference.mean:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}] '
-        f'(n={difference.n})'
+        f'(n={difference.n}{p})'
     )
 
   rows = tuple(
@@ -329,12 +307,13 @@ def difference_table(grid: grid_lib.Grid, results: Sequence[Result], metric: str
       if method != grid.baseline and not all(table[method, s].lacking for s in grid.settings)
   )
   return Table(
-      f'{TITLES[metric]}, percent: difference to {grid.baseline}',
+      f'{metrics.get(metric).title}: difference to {grid.baseline}',
       ('method', *grid.settings),
       rows,
       (
-          'Paired over seeds (same clients, labels, initial weights and cohorts), in points, with '
-          '95 % percentile bootstrap intervals; with few seeds these are rather too narrow.',
+          'Paired over seeds (same clients, labels and initial weights), with 95 % intervals of '
+          "Student's t, each by itself: of twenty of no difference one excludes 0. p: of the exact "
+          f'sign-flip test, from 6 seeds on. Fewer than {statistics.MIN_SEEDS} decide nothing.',
       ),
   )
 
@@ -372,10 +351,9 @@ def _megabytes(value):
 
 def all_tables(grid: grid_lib.Grid, results: Sequence[Result]) -> list[Table]:
   """Returns every table, the grid's own metric first."""
-  metrics = sorted(grid_lib.METRICS, key=lambda m: m != grid.metric)
   tables = []
-  for metric in metrics:
-    tables += [accuracy_table(grid, results, metric), difference_table(grid, results, metric)]
+  for metric in grid.metrics:
+    tables += [metric_table(grid, results, metric), difference_table(grid, results, metric)]
   return [*tables, cost_table(grid, results)]
 
 
@@ -428,8 +406,9 @@ def _latex(text):
 
 _COLUMNS = (
     'metric', 'method', 'setting', 'n', 'mean', 'sd', 'baseline', 'difference', 'difference_low',
-    'difference_high', 'pairs', 'best', 'not_distinguishable', 'published_mean', 'published_sd',
-    'seconds_per_round', 'bytes_up', 'bytes_down', 'label_epsilon', 'run_epsilon', 'lacking',
+    'difference_high', 'sign_flip_p', 'pairs', 'best', 'may_be_best', 'unreached',
+    'published_mean', 'published_sd', 'seconds_per_round', 'bytes_up', 'bytes_down',
+    'label_epsilon', 'run_epsilon', 'lacking',
 )
 
 
@@ -438,7 +417,7 @@ def to_csv(grid: grid_lib.Grid, results: Sequence[Result]) -> str:
   output = io.StringIO()
   writer = csv.writer(output, lineterminator='\n')
   writer.writerow(_COLUMNS)
-  for metric in grid_lib.METRICS:
+  for metric in grid.metrics:
     for (method, setting), entry in entries(grid, results, metric).items():
       cost = costs(results, method, setting)
       published = entry.published if metric == grid.metric and entry.published else (None, None)
@@ -446,14 +425,18 @@ def to_csv(grid: grid_lib.Grid, results: Sequence[Result]) -> str:
           _number(v)
           for v in (
               metric, method, setting, *_counted(entry.spread), grid.baseline,
-              *entry.difference, int(entry.best), int(entry.not_distinguishable), *published,
-              *cost, entry.lacking,
+              *entry.difference, int(entry.best), _flag(entry.may_be_best), entry.unreached,
+              *published, *cost, entry.lacking,
           )
       ])
   return output.getvalue()
 
 
-def _counted(value: Spread):
+def _flag(value):
+  return None if value is None else int(value)
+
+
+def _counted(value):
   return value.n, value.mean, value.sd
 
 

@@ -22,6 +22,11 @@ _CHUNK_PIXELS = 2**24
 _INSTANCE_STDDEV = 0.1
 
 
+# People err at every client: one wrong label makes none of them noisy. FedCorr's kappa, the largest
+# estimated noise of a client that it takes for clean.
+HUMAN_CLEAN_RATE = 0.1
+
+
 class NoiseSpec(NamedTuple):
   """What label noise is drawn from.
 
@@ -51,11 +56,13 @@ class NoisyLabels(NamedTuple):
     flip_probability: float64 `[m]`, the nominal probability that this label was changed; nan where
       nobody knows.
     notes: Sentences about the draw, warnings among them.
+    clean_rate: The largest rate at which a client counts as clean.
   """
 
   labels: np.ndarray
   flip_probability: np.ndarray
   notes: tuple[str, ...] = ()
+  clean_rate: float = 0.0
 
 
 class _Examples(NamedTuple):
@@ -226,7 +233,9 @@ def _human(spec, examples, rng):
         f'0 to {dataset.num_classes - 1}; correct the file'
     )
   known = examples.labels != types.UNKNOWN
-  return NoisyLabels(labels, np.where(known, labels != examples.labels, np.nan))
+  return NoisyLabels(
+      labels, np.where(known, labels != examples.labels, np.nan), clean_rate=HUMAN_CLEAN_RATE
+  )
 
 
 def _instance(spec, examples, rng):

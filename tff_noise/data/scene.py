@@ -51,7 +51,7 @@ class Scene(NamedTuple):
     clean_label: int32 `[n]`, ground truth; `types.UNKNOWN` where nobody knows it.
     nominal_rate: float64 `[C]`, mean nominal flip probability over those of the client's examples
       for which it is known; nan where it is for none.
-    is_noisy_client: bool `[C]`, `nominal_rate > 0`.
+    is_noisy_client: bool `[C]`, whose `nominal_rate` is above `clean_rate`.
     notes: One sentence for each correction the partition needed, and warnings about the noise.
   """
 
@@ -86,6 +86,18 @@ class Scene(NamedTuple):
   def realised_rate(self) -> np.ndarray:
     """float64 `[C]`, the share of wrong labels among each client's known ones; nan without any."""
     return _client_mean(self.flipped, self.client_of, self.is_known, self.num_clients)
+
+  @property
+  def is_graded(self) -> bool:
+    """Whether clients' rates are those that their labels came to, as with labels of people."""
+    return np.array_equal(self.nominal_rate, self.realised_rate, equal_nan=True) and not np.isin(
+        self.nominal_rate, (0, 1)
+    ).all()
+
+  @property
+  def clean_rate(self) -> float:
+    """The largest rate at which a client counts as clean."""
+    return noise.HUMAN_CLEAN_RATE if self.is_graded else 0.0
 
   @property
   def noise_rate(self) -> float:
@@ -190,7 +202,9 @@ def _assemble(clean, ids, owners, noisy):
   nominal = _client_mean(
       probability, owners.client_of, np.isfinite(probability), int(owners.client_of.max()) + 1
   )
-  return Scene(client_of, labels, clean, nominal, nominal > 0, (*owners.notes, *noisy.notes))
+  return Scene(
+      client_of, labels, clean, nominal, nominal > noisy.clean_rate, (*owners.notes, *noisy.notes)
+  )
 
 
 def save(scene: Scene, path: str) -> None:

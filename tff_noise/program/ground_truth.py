@@ -105,18 +105,30 @@ def rate_correlation(scene: scene_lib.Scene, score: np.ndarray) -> dict[str, flo
     score: Higher for noisier clients; nan for clients that have none.
 
   Returns:
-    Pearson correlation with the realised rate, and the area under the ROC curve for noisy against
-    clean clients; nan where one of the two is missing.
+    Pearson correlation and Spearman's rank correlation with the realised rate, and the share of
+    pairs of clients, of which one is noisier, that the score puts in the right order (ties count
+    half): of noisy and clean clients, where this is the area under the ROC curve, and by the
+    realised rate where noise is graded. nan where a side is missing or nothing differs.
   """
   rate = scene.realised_rate
   known = np.isfinite(score) & np.isfinite(rate)
-  result = {'correlation': np.nan, 'auc': np.nan}
+  result = {'correlation': np.nan, 'rank_correlation': np.nan, 'auc': np.nan}
   if known.sum() > 1 and np.ptp(score[known]) > 0 and np.ptp(rate[known]) > 0:
-    result['correlation'] = float(np.corrcoef(score[known], rate[known])[0, 1])
-  known &= np.isfinite(scene.nominal_rate)  # Else nobody knows whether a client is noisy.
-  noisy = scene.is_noisy_client[known]
-  if noisy.any() and not noisy.all():
-    from sklearn import metrics  # Takes a second: only where it is used.
+    from scipy import stats  # Takes a second: only where it is used.
 
-    result['auc'] = float(metrics.roc_auc_score(noisy, score[known]))
+    result['correlation'] = float(np.corrcoef(score[known], rate[known])[0, 1])
+    result['rank_correlation'] = float(stats.spearmanr(score[known], rate[known]).correlation)
+  known &= np.isfinite(scene.nominal_rate)  # Else nobody knows whether a client is noisy.
+  noisier = rate if scene.is_graded else scene.is_noisy_client.astype(float)
+  result['auc'] = _right_order(noisier[known], score[known])
   return result
+
+
+def _right_order(noisier, score):
+  """The share of pairs that differ in `noisier` and stand in that order by `score`."""
+  right = pairs = 0.0
+  for rate, value in zip(noisier, score, strict=True):
+    of_noisier = score[noisier > rate]
+    right += np.sum(of_noisier > value) + np.sum(of_noisier == value) / 2
+    pairs += len(of_noisier)
+  return float(right / pairs) if pairs else np.nan

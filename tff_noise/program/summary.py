@@ -133,6 +133,7 @@ def describe(scene: scene_lib.Scene) -> dict[str, Any]:
   return {
       'clients': len(scene.sizes),
       'noisy_clients': int(scene.is_noisy_client.sum()),
+      'clean_client_rate': scene.clean_rate,
       'label_noise_rate': None if np.isnan(scene.noise_rate) else scene.noise_rate,
   }
 
@@ -194,9 +195,11 @@ def _noise_line(summary):
   rate = summary['label_noise_rate']
   if rate is None:
     return '  label noise     unknown: nobody knows the true labels of the training data'
+  clean = summary.get('clean_client_rate', 0)  # Earlier runs have none.
+  above = f' (more than {clean:.0%} wrong)' if clean else ''
   return (
       f'  label noise     {rate:.1%} of the training labels are wrong, '
-      f'{summary["noisy_clients"]} of {summary["clients"]} clients are noisy'
+      f'{summary["noisy_clients"]} of {summary["clients"]} clients are noisy{above}'
   )
 
 

@@ -198,7 +198,9 @@ def _scores(name, title, values, scene, seed, iterations, *, decides):
   agreement = ground_truth.rate_correlation(scene, values)
   numbers = [
       f'{measure} {agreement[key]:.2f}'
-      for key, measure in (('correlation', 'correlation'), ('auc', 'AUC'))
+      for key, measure in (
+          ('correlation', 'correlation'), ('rank_correlation', 'by rank'), ('auc', 'AUC')
+      )
       if np.isfinite(agreement[key])
   ]
   if not numbers:

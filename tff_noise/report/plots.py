@@ -344,9 +344,9 @@ def heat_map(
   )
   for (row, column), value in np.ndenumerate(values):
     missing = not np.isfinite(value)
-    text = '–' if missing else f'{value:.3f}'
+    text = '–' if missing else f'{value:.2f}'
     if not missing and spread is not None and np.isfinite(spread[row, column]):
-      text += f' ±{spread[row, column]:.3f}'
+      text += f' ±{spread[row, column]:.2f}'
     color = 'black' if missing else style.text_color(cmap(norm(value)))
     axes.text(column, row, text, ha='center', va='center', fontsize=8, color=color)
   axes.set_yticks(range(rows), [style.plain(name) for name in methods])

@@ -307,6 +307,7 @@ def _noise_rows(scene, matrix, examples):
     rows.append(('', f'true class unknown: {examples - known:,} examples'))
   noisy, unknown = scene.is_noisy_client, np.isnan(scene.nominal_rate)
   rows.append(('noisy clients', f'{noisy.sum():,} of {len(noisy):,}'
+               + (f', more than {scene.clean_rate:.0%} wrong' if scene.clean_rate else '')
                + (f', unknown for {unknown.sum():,}' if unknown.any() else '')))
   if noisy.any():
     rows.append(('  nominal rate', _spread(scene.nominal_rate[noisy])))

@@ -1,0 +1,146 @@
+"""Tests of what a few seeds tell: by hand, and how often it errs where nothing differs."""
+
+import math
+
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tff_noise.compare import statistics
+
+
+def _by_method(values):
+  """By method and seed, from `[seeds, methods]`."""
+  return {str(m): dict(enumerate(column)) for m, column in enumerate(values.T)}
+
+
+def _all_may_be_best(draw, seeds, methods, tables, deviations=1.0):
+  """The share of tables in which all of some methods of equal means may be the best."""
+  kept = 0
+  for _ in range(tables):
+    values = draw((seeds, methods)) * deviations + 2 * draw((seeds, 1))
+    kept += all(statistics.may_be_best(_by_method(values)).values())
+  return kept / tables
+
+
+class PairedTest(parameterized.TestCase):
+
+  def test_by_hand(self):
+    difference = statistics.paired({0: 3.0, 1: 5.0, 2: 7.0}, {0: 1.0, 1: 2.0, 2: 3.0})
+    # 2, 3, 4: mean 3, standard error 1 / sqrt(3), t of two degrees of freedom 4.3027.
+    self.assertAlmostEqual(difference.mean, 3)
+    self.assertAlmostEqual(difference.low, 3 - 4.302653 / math.sqrt(3), places=5)
+    self.assertAlmostEqual(difference.high, 3 + 4.302653 / math.sqrt(3), places=5)
+    self.assertEqual(difference.n, 3)
+    self.assertTrue(math.isnan(difference.p))
+
+  @parameterized.parameters(0, 1, 2)
+  def test_fewer_than_three_seeds_have_no_interval(self, seeds):
+    difference = statistics.paired({s: s + 3.0 for s in range(seeds)}, dict.fromkeys(range(9), 1.0))
+    self.assertEqual(difference.n, seeds)
+    self.assertTrue(math.isnan(difference.low) and math.isnan(difference.high))
+
+  def test_pairs_are_common_seeds_only(self):
+    difference = statistics.paired({0: 3.0, 1: 5.0, 2: 100.0}, {0: 1.0, 1: 1.0, 7: 50.0})
+    self.assertEqual((difference.mean, difference.n), (3, 2))
+
+  @parameterized.parameters(
+      # All six of one sign: that and its opposite, of 64.
+      ([1, 2, 3, 4, 5, 6], 2 / 64), ([-1, -2, -3, -4, -5, -6], 2 / 64),
+      # Sum 19 of 21: the smallest one changes sign, or none does.
+      ([-1, 2, 3, 4, 5, 6], 4 / 64), ([0.0] * 6, 1),
+  )
+  def test_sign_flips_by_hand(self, values, expected):
+    difference = statistics.paired(dict(enumerate(values)), dict.fromkeys(range(6), 0))
+    self.assertAlmostEqual(difference.p, expected)
+
+  @parameterized.parameters(3, 5, 10)
+  def test_interval_excludes_no_difference_in_one_case_of_twenty(self, seeds):
+    draw = np.random.default_rng(seeds)
+    excluded = 0
+    for _ in range(2000):
+      values = _by_method(draw.normal(size=(seeds, 2)))
+      found = statistics.paired(values['0'], values['1'])
+      excluded += not found.low <= 0 <= found.high
+    # Standard error .0049. Percentile bootstrap intervals excluded it in 26, 16 and 11 %.
+    self.assertBetween(excluded / 2000, 0.035, 0.065)
+
+  def test_sign_flip_test_holds_its_level(self):
+    draw = np.random.default_rng(0)
+    found = [
+        statistics.paired(dict(enumerate(draw.exponential(size=8) - draw.exponential(size=8))),
+                          dict.fromkeys(range(8), 0)).p
+        for _ in range(1000)
+    ]
+    self.assertLessEqual(np.mean(np.array(found) <= 0.05), 0.07)
+
+
+class MayBeBestTest(parameterized.TestCase):
+
+  def test_by_hand(self):
+    # Against the first: t of -.2, -.1, .3 is small; 10 points with a standard error of .1 are not.
+    values = {
+        'first': {0: 50.0, 1: 51.0, 2: 52.0}, 'level': {0: 50.2, 1: 51.1, 2: 51.6},
+        'behind': {0: 40.1, 1: 41.0, 2: 41.8},
+    }
+    self.assertEqual(
+        statistics.may_be_best(values), {'first': True, 'level': True, 'behind': False}
+    )
+    self.assertEqual(
+        statistics.may_be_best(values, highest=False),
+        {'first': False, 'level': False, 'behind': True},
+    )
+
+  def test_same_difference_on_every_seed(self):
+    values = {'a': dict.fromkeys(range(3), 2.0), 'b': dict.fromkeys(range(3), 1.0)}
+    self.assertEqual(statistics.may_be_best(values), {'a': True, 'b': False})
+    self.assertEqual(statistics.may_be_best({'a': values['a'], 'b': values['a']}),
+                     {'a': True, 'b': True})
+
+  def test_not_decided(self):
+    two = {0: 1.0, 1: 9.0}
+    self.assertEqual(statistics.may_be_best({'a': two, 'b': two}), {'a': None, 'b': None})
+    three = {0: 1.0, 1: 2.0, 2: 3.0}
+    self.assertEqual(
+        statistics.may_be_best({'a': two, 'b': three, 'c': three}),
+        {'a': None, 'b': True, 'c': True},
+    )
+    self.assertEqual(statistics.may_be_best({'b': three}), {'b': None})
+    # Three seeds each, of which they share two.
+    other = {1: 2.0, 2: 3.0, 3: 4.0}
+    self.assertIsNone(statistics.may_be_best({'b': three, 'c': other})['b'])
+
+  def test_two_methods_are_a_t_test(self):
+    # The best of two is ahead in both directions: the two-sided point.
+    self.assertAlmostEqual(statistics.critical_value(2, 5), 2.776, delta=0.05)
+
+  @parameterized.product(seeds=[3, 5, 10], methods=[2, 5, 12])
+  def test_equal_methods_all_may_be_the_best_in_95_of_100_tables(self, seeds, methods):
+    draw = np.random.default_rng([seeds, methods]).standard_normal
+    # Standard error .007. By bootstrap intervals all five had their mark in 30 to 40 %.
+    self.assertBetween(_all_may_be_best(draw, seeds, methods, 1000), 0.93, 0.975)
+
+  @parameterized.named_parameters(
+      ('one_varies_more', 'standard_normal', (5, 1, 1, 1, 1)),
+      ('two_vary_more', 'standard_normal', (3, 3, 1, 1, 1)),
+      ('one_varies_less', 'standard_normal', (0.1, 1, 1, 1, 1)),
+      ('skewed', 'standard_exponential', 1),
+  )
+  def test_other_distributions_are_no_worse(self, name, deviations):
+    draw = getattr(np.random.default_rng(1), name)
+    kept = _all_may_be_best(
+        lambda size: draw(size) - (name == 'standard_exponential'), 5, 5, 1000, np.array(deviations)
+    )
+    self.assertGreater(kept, 0.93)
+
+  def test_what_is_behind_is_told(self):
+    draw = np.random.default_rng(2).standard_normal
+    told = 0
+    for _ in range(200):
+      values = draw((10, 5)) - np.array([0, 0, 0, 0, 3])
+      told += not statistics.may_be_best(_by_method(values))['4']
+    self.assertGreater(told / 200, 0.95)
+
+
+if __name__ == '__main__':
+  absltest.main()

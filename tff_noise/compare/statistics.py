@@ -1,0 +1,141 @@
+"""What a few seeds tell: means, paired differences, and which methods may be the best.
+
+Methods are compared seed by seed, since cells of a seed share clients, labels and initial weights.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_noise import rng
+
+# With fewer seeds nothing is decided: two differences hardly tell how much a third would differ.
+MIN_SEEDS = 3
+# All 2^n changes of signs are gone through up to here; with fewer than 6 none has p below .05.
+_SIGN_FLIP_SEEDS = range(6, 17)
+_LEVEL = 0.05
+_SIMULATIONS = 50_000
+
+
+class Spread(NamedTuple):
+  """Mean and standard deviation (n - 1) over seeds; both nan without any."""
+
+  mean: float
+  sd: float
+  n: int
+
+
+class Difference(NamedTuple):
+  """A paired difference over the seeds that both methods have.
+
+  Attributes:
+    mean: Mean difference.
+    low: Lower end of the 95 % interval of Student's t; nan for fewer than `MIN_SEEDS`.
+    high: Upper end.
+    p: Of the exact sign-flip test, two-sided: the share of all changes of signs under which the
+      mean is as far from 0; nan for fewer than 6 or more than 16 seeds.
+    n: Number of pairs.
+  """
+
+  mean: float
+  low: float
+  high: float
+  p: float
+  n: int
+
+
+def spread(values: Sequence[float]) -> Spread:
+  """Returns mean, standard deviation and number of `values`."""
+  values = np.asarray(list(values), np.float64)
+  if not len(values):
+    return Spread(math.nan, math.nan, 0)
+  sd = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+  return Spread(float(values.mean()), sd, len(values))
+
+
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Difference:
+  """Returns `first - second` over common seeds with its paired t interval."""
+  differences = _differences(first, second)
+  n = len(differences)
+  mean = float(differences.mean()) if n else math.nan
+  if n < MIN_SEEDS:
+    return Difference(mean, math.nan, math.nan, math.nan, n)
+  from scipy import stats  # Takes a second: only where it is used.
+
+  half = float(stats.t.isf(_LEVEL / 2, n - 1) * _standard_error(differences))
+  return Difference(mean, mean - half, mean + half, _sign_flip(differences), n)
+
+
+def may_be_best(
+    values: Mapping[str, Mapping[int, float]], *, highest: bool = True
+) -> dict[str, bool | None]:
+  """Returns which methods may be the best of all, given that the best was picked afterwards.
+
+  A method may be, unless the paired t statistic of the one with the best mean against it is above
+  what the largest such statistic among as many equal methods exceeds in 5 % of cases (simulated).
+  So where all are equal, all are left in 95 % of tables. No common variance is assumed; methods of
+  unequal variance are left in at least as often (`statistics_test`).
+
+  Args:
+    values: By method, by seed.
+    highest: Whether high values are good.
+
+  Returns:
+    By method; None for one with fewer than `MIN_SEEDS` values, and for all if there is none else.
+  """
+  sign = 1 if highest else -1
+  compared = {m: v for m, v in values.items() if len(v) >= MIN_SEEDS}
+  result = dict.fromkeys(values)
+  if len(compared) < 2:
+    return result
+  best = max(compared, key=lambda m: sign * spread(compared[m].values()).mean)
+  for method, of_method in compared.items():
+    differences = sign * _differences(compared[best], of_method)
+    if len(differences) < MIN_SEEDS:
+      continue
+    limit = critical_value(len(compared), len(differences)) * _standard_error(differences)
+    result[method] = method == best or bool(differences.mean() <= limit)
+  return result
+
+
+@functools.cache
+def critical_value(methods: int, seeds: int) -> float:
+  """Returns what the largest t of the best of m equal methods against another exceeds in 5 %.
+
+  By simulation of normal values; what a seed has in common for all methods cancels in differences.
+
+  Args:
+    methods: m, at least 2.
+    seeds: At least `MIN_SEEDS`.
+  """
+  generator = rng.generator(0, 'critical value', methods, seeds)
+  largest = []
+  for part in np.array_split(np.arange(_SIMULATIONS), 50):
+    values = generator.standard_normal((len(part), seeds, methods))
+    best = values.mean(axis=1).argmax(axis=1)
+    differences = np.take_along_axis(values, best[:, np.newaxis, np.newaxis], axis=2) - values
+    error = differences.std(axis=1, ddof=1) / math.sqrt(seeds)
+    mean = differences.mean(axis=1)
+    largest.append(np.divide(mean, error, out=np.zeros_like(mean), where=error > 0).max(axis=1))
+  return float(np.quantile(np.concatenate(largest), 1 - _LEVEL))
+
+
+def _differences(first, second):
+  return np.array([first[seed] - second[seed] for seed in sorted(set(first) & set(second))])
+
+
+def _standard_error(differences):
+  return differences.std(ddof=1) / math.sqrt(len(differences))
+
+
+def _sign_flip(differences):
+  if len(differences) not in _SIGN_FLIP_SEEDS:
+    return math.nan
+  signs = np.array(list(itertools.product((1, -1), repeat=len(differences))))
+  sums = np.abs(signs @ differences)
+  # Sums of the same numbers in another order differ in their last digits.
+  return float(np.mean(sums >= abs(differences.sum()) * (1 - 1e-12)))
