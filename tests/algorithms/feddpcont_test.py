@@ -175,6 +175,25 @@ class LabelCommunicationTest(federated_test_case.FederatedTestCase):
     np.testing.assert_array_equal(records['label_histogram'], self.true_counts)
     np.testing.assert_allclose(found, self.true_counts / 1200, atol=1e-6)
 
+  def test_uniform_asks_for_no_labels(self):
+    algorithm = self._algorithm('uniform')
+    found, records, opened = self._first_round(algorithm)
+    np.testing.assert_allclose(found, [0.5, 0.5])
+    self.assertEmpty(records)
+    self.assertNotIn('label histogram', [f.name for f in algorithm.fields])
+    self.assertLen(opened.entries, 1)
+
+  def test_uniform_is_what_a_prior_without_signal_becomes(self):
+    # Shrunk to nothing: epsilon so small that the labels cannot be told from noise.
+    task = self._task('shrinkage', '0.0001')
+    shrunk = feddpcont.build(task, parameters.FedDPContParams())
+    last = [
+        runs.all_rounds(a, task, self.federation)[0]
+        for a in (shrunk, self._algorithm('uniform'))
+    ]
+    np.testing.assert_allclose(last[0].received['label_prior'], [0.5, 0.5])
+    np.testing.assert_array_equal(last[0].weights.trainable[0], last[1].weights.trainable[0])
+
   def test_asked_again_the_clients_report_the_same(self):
     algorithm = self._algorithm('shrinkage')
     _, first, _ = self._first_round(algorithm)

@@ -7,6 +7,10 @@
 2. Training (algorithm 2): the local loss is `l(f(x), y) - beta * l(f(x), y')` with y' drawn from
    p_hat, fresh for each example and epoch, as line 13 has it.
 
+E (line 10 of algorithm 2: "E local steps" on the whole client; section 5.1: "local epochs") is
+epochs over mini-batches here, --local_epochs; line 10 to the letter is --batch_size of at least the
+largest client, where an epoch is one step.
+
 Where the paper errs or is silent: line 18 of algorithm 2 has the wrong sign and no weights, FedAvg
 as in section 3.1 is meant; at beta = 1 the literal loss is linear in the logits and unbounded
 below, so the contrastive term has a floor under its probability (the same authors' code for CORES
@@ -94,10 +98,13 @@ def build_process(task: task_lib.Task, p: _Params = _DEFAULTS) -> computation.Co
 
 
 def build(task: task_lib.Task, p: _Params) -> algorithm.Algorithm:
-  """Algorithm 1 once, then algorithm 2 in every round."""
-  labels = label_histogram.of_task(task)  # Clients flip; one secure sum.
+  """Algorithm 1 once, then algorithm 2 in every round; with --label_prior=uniform that alone."""
   train = build_process(task, p)
+  columns = {'columns': lambda s: {'contrastive_weight': contrastive_weight(s.round_num, p)}}
   privacy, mechanism = task.label_privacy, task.label_privacy.mechanism(task.num_classes)
+  if privacy.prior == 'uniform':  # What clients receive at first; nobody is asked for labels.
+    return algorithm.of_rounds(task, train)._replace(report=algorithm.Report(**columns))
+  labels = label_histogram.of_task(task)  # Clients flip; one secure sum.
 
   def estimate(records):
     return estimator.estimate(
@@ -123,7 +130,7 @@ def build(task: task_lib.Task, p: _Params) -> algorithm.Algorithm:
       round_, algorithm.computations_of(labels, train), stages={'train': task.rounds},
       records={'label_histogram': np.zeros(task.num_classes, np.int64)}, times={labels.name: 1},
       report=algorithm.Report(
-          columns=lambda s: {'contrastive_weight': contrastive_weight(s.round_num, p)},
+          **columns,
           summary=lambda records: summary_lines.label_communication(
               estimate(records), mechanism, privacy.prior
           ),

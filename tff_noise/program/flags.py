@@ -127,8 +127,8 @@ def _define_all():
       ('Privacy', text, 'label_epsilon', '0.81',
        'epsilon of the label reports, a positive decimal number.'),
       ('Privacy', text, 'label_prior', 'shrinkage',
-       'How the label distribution is recovered: inverse (the paper), projected, shrinkage, or '
-       'none: labels are counted unflipped, without any privacy.'),
+       'How the label distribution is recovered: inverse (the paper), projected, shrinkage; none: '
+       'labels are counted unflipped, without any privacy; uniform: no labels are asked for.'),
       ('Privacy', text, 'training_labels', 'local',
        'local, or private: clients train on their flipped reports alone, with a loss that knows '
        'the flips, so that --label_epsilon holds for the whole run.'),
