@@ -345,6 +345,23 @@ class CorrectionTest(federated_test_case.FederatedTestCase):
   def test_relabels(self, params, expected):
     self.assertEqual(self._correct(**params), expected)
 
+  def test_confidence_is_that_of_training_at_its_temperature(self):
+    # Logits four times as large, which training divided by 4.
+    training_ = types.LocalTraining(
+        1, 4, learning_rate=0.1, loss=types.CrossEntropy(temperature=4.0)
+    )
+    output = _run(
+        _parts(training_, confidence=0.9).correct, _model_weights(4 * _IDENTITY),
+        toy.client(4, _X, _Y), _Y, _LOSSES,
+    )
+    changed = np.flatnonzero(output['local'][0].own['labels'] != _Y)
+    self.assertEqual(changed.tolist(), self._correct(confidence=0.9))
+    output = _run(
+        _parts(training_, confidence=0.9).relabel_all, _model_weights(4 * _IDENTITY),
+        toy.client(4, _X, _Y), _Y,
+    )
+    np.testing.assert_array_equal(output['local'][0].own['labels'], _SURE)
+
   def test_double_softmax_ranks_alike_but_is_bounded(self):
     # Of one client's two classes it is a monotone function of the loss.
     self.assertEqual(self._correct(sample_loss='double_softmax'), [0, 1])

@@ -21,6 +21,7 @@ from tff_noise.uplink import per_client
 from tff_noise.uplink import uplink
 
 _NEIGHBOURS = 4
+_TEMPERATURE = 2.0
 
 
 def _examples(seed, count=9):
@@ -64,7 +65,7 @@ class ReportingTest(federated_test_case.FederatedTestCase):
         'a round',
         task_lib.Task(toy.linear_model(), training),
         program.ClientProgram(
-            one_client.cross_entropy, final=lid_report.final(_NEIGHBOURS),
+            one_client.cross_entropy, final=lid_report.final(_NEIGHBOURS, _TEMPERATURE),
             reports=(lid_report.REPORT,),
         ),
         selector=selector,
@@ -79,7 +80,7 @@ class ReportingTest(federated_test_case.FederatedTestCase):
       x, y = _examples(client)
       output = self._round(process, {client: (x, y)})
       # Of one client, the global model is the local one.
-      logits = x @ output.state.global_model_weights.trainable[0]
+      logits = x @ output.state.global_model_weights.trainable[0] / _TEMPERATURE
       expected = intrinsic_dimension.lid_score(tf.nn.softmax(logits), _NEIGHBOURS)
       self.assertEqual(list(output.metrics['reports']), ['client', 'lid'])
       np.testing.assert_allclose(output.metrics['reports']['lid'], [expected], rtol=1e-3)

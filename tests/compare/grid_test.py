@@ -91,6 +91,16 @@ class LoadTest(GridTestCase):
     (cell,) = [c for c in self.load(seeds=[1]).cells if (c.method, c.setting) == ('Ours', 'low')]
     self.assertEqual(cell.config.param, ('weight=0.5', 'contrast=expected'))
 
+  def test_rows_of_a_scale(self):
+    self.content['scales']['reduced']['methods'] = {
+        'Ours': {'param': ['weight=0.25'], 'openset_q': 0.9}, 'ARFL': None,
+    }
+    loaded = self.load(seeds=[1])
+    self.assertEqual(loaded.methods, ('FedAvg', 'Ours'))
+    ours, *_ = [c.config for c in loaded.cells if c.method == 'Ours']
+    self.assertEqual((ours.param, ours.openset_q), (('weight=0.25',), '0.9'))
+    self.assertLen(self.load('full').methods, 3)
+
   def test_seeds_and_flags_of_the_command_line_win(self):
     loaded = self.load(seeds=[8], extra=['--rounds=2'])
     configs = [c.config for c in loaded.cells if c.config]
@@ -176,6 +186,14 @@ class MistakeTest(GridTestCase):
   )
   def test_wrong_content(self, change, message):
     self.content.update(change)
+    self.assert_refused(message)
+
+  @parameterized.parameters(
+      ({'FedAv': {}}, "scales: no method 'FedAv'; methods: FedAvg, Ours, ARFL"),
+      ({'Ours': 3}, 'scales: Ours: expected flags, or null to leave it out, got 3'),
+  )
+  def test_wrong_rows_of_a_scale(self, rows, message):
+    self.content['scales']['reduced']['methods'] = rows
     self.assert_refused(message)
 
   def test_name_given_twice(self):

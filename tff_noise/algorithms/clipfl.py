@@ -148,7 +148,7 @@ def _stage_lengths(task, params):
 def _client(task, params):
   if params.selector != 'lid':
     return plain.client(task.training)
-  final = lid_report.final(params.lid_neighbours)
+  final = lid_report.final(params.lid_neighbours, task.training.loss.temperature)
   return plain.client(task.training, final=final, reports=(lid_report.REPORT,))
 
 

@@ -117,7 +117,7 @@ def _preprocessing(task, params):
     return fed_prox.add_proximal(s.gradients, s.weights, anchor, strength, term), s.carry
 
   def statistics(result):
-    logits = result.client.predict(augmented)
+    logits = _predict(task, result.client, augmented)
     sample_losses = _sample_losses(logits, result.labels, params.follows('sample_loss'))
     lid = lid_report.value(logits, sample_losses, params.lid_neighbours)  # Equation 2
     return program.Sent(own={_LOSSES: sample_losses}, reports={lid_report.NAME: lid})
@@ -134,6 +134,14 @@ def _preprocessing(task, params):
       messages=(noise,),
       reports=(lid_report.REPORT,),
   )
+
+
+def _predict(task, client, augmented):
+  """float32 `[n, K]`, the logits of the probabilities that training is about.
+
+  A model that was trained with a temperature of 10 and is certain at .2 would be at .997 without.
+  """
+  return client.predict(augmented) / task.training.loss.temperature
 
 
 def _sample_losses(logits: tf.Tensor, labels: tf.Tensor, reading: str) -> tf.Tensor:
@@ -160,7 +168,7 @@ def _correction(task, params):
     suspicious = gaussian_mixture.larger_component(suspicion, gaussian_mixture.fit(suspicion))
     noise = tf.reduce_mean(tf.cast(suspicious, tf.float32))
     if params.correction:
-      logits = client.predict(augmented)
+      logits = _predict(task, client, augmented)
       if params.follows('ranking_model') == 'global':
         suspicion = _sample_losses(logits, labels, params.follows('sample_loss'))
       chosen = relabel.largest_losses(suspicion, suspicious, params.relabel_ratio)
@@ -183,7 +191,7 @@ def _relabelling(task, params):
 
   def relabel_all(result):
     labels = result.client.own[LABELS]
-    predictions = tf.nn.softmax(result.client.predict(augmented))
+    predictions = tf.nn.softmax(_predict(task, result.client, augmented))
     everywhere = tf.ones_like(labels, tf.bool)
     labels = relabel.relabel(labels, predictions, everywhere, params.confidence, strict)
     return program.Sent(own={LABELS: labels})

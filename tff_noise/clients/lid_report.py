@@ -33,11 +33,13 @@ def value(logits: tf.Tensor, losses: tf.Tensor, neighbours: int) -> tf.Tensor:
   return tf.where(finite, lid, np.float32(np.nan))
 
 
-def final(neighbours: int) -> Callable[[program.Result], program.Sent]:
-  """Returns a `ClientProgram.final` that reports the LID of the trained model."""
+def final(
+    neighbours: int, temperature: float
+) -> Callable[[program.Result], program.Sent]:
+  """Returns a `ClientProgram.final` that reports the LID of a model trained at a temperature."""
 
   def report(result):
-    logits = result.client.predict()
+    logits = result.client.predict() / temperature
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=result.labels, logits=logits)
     return program.Sent(reports={NAME: value(logits, losses, neighbours)})
 

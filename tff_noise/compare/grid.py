@@ -90,6 +90,9 @@ def load(
 ) -> Grid:
   """Reads a grid file.
 
+  A scale has `flags` of all its cells, `seeds`, and, where rows differ there, `methods`: flags by
+  the row's name, null for a row that is not there.
+
   Args:
     path: The file, YAML.
     scale: A key of its `scales`.
@@ -189,6 +192,7 @@ def _from_content(content, scale, seeds, extra, root_dir):
   )
   _require(len(set(seeds)) == len(seeds), f'a seed is given twice: {list(seeds)}')
   methods, settings = _parts(content, 'methods'), _parts(content, 'settings')
+  methods = _at_scale(methods, chosen.get('methods') or {})
   names, columns = [p.name for p in methods], [p.name for p in settings]
   _require(
       content['baseline'] in names,
@@ -243,6 +247,22 @@ def _parts(content, key):
   doubled = sorted({name for name in names if names.count(name) > 1})
   _require(not doubled, f'{key}: {", ".join(doubled)} is given twice')
   return tuple(_Part(str(part['name']), part['flags']) for part in parts)
+
+
+def _at_scale(methods, changes):
+  """What a row has at this scale alone wins over what it has at all; null: it is not there."""
+  names = [part.name for part in methods]
+  for name, flags in changes.items():
+    _require(name in names, f'scales: no method {name!r}; methods: {", ".join(names)}')
+    _require(
+        flags is None or isinstance(flags, dict),
+        f'scales: {name}: expected flags, or null to leave it out, got {flags!r}',
+    )
+  return tuple(
+      part._replace(flags={**part.flags, **changes.get(part.name, {})})
+      for part in methods
+      if changes.get(part.name, {}) is not None
+  )
 
 
 def _published(published, methods, settings):
