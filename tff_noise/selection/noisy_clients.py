@@ -12,7 +12,7 @@ from tff_noise import rng
 
 # What FedCorr's guard asks for: more of the variance of an iteration's LID lies between clients
 # than within them. How the scores of one iteration lie tells nothing: Ashman's D of 20 clients is
-# 2.9 in the median without noise, and 2.5 to 3.7 with it (benchmarks/NOTES.md).
+# 2.9 in the median without noise, and 2.5 to 3.7 with it (docs/comparisons.md).
 MIN_RELIABILITY = 0.5
 
 SCORES = ('centred', 'mean', 'cumulative')
