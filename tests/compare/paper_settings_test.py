@@ -14,6 +14,7 @@ from absl.testing import parameterized
 from tff_noise.algorithms import fedcorr
 from tff_noise.compare import grid
 from tff_noise.federated import task as task_lib
+from tff_noise.program import flags
 
 # FedCorr, table 1 and section 4.1; step sizes and lengths of its stages are the authors' code's.
 _FEDCORR_CIFAR10 = {
@@ -167,6 +168,37 @@ def _resolved(config, key):
       return getattr(config, key)
 
 
+# Flag files of the papers: what each has besides what its paper's tables have in common.
+_FILES = {
+    'fedcorr_cifar10_iid': (_FEDCORR_CIFAR10, _fedcorr(5, 500, 450)),
+    'fedcorr_cifar10_noniid': (_FEDCORR_CIFAR10, {
+        **_fedcorr(5, 500, 450), 'partition': 'bernoulli_dirichlet', 'partition_p': 0.7,
+        'partition_alpha': 10,
+    }),
+    'fedcorr_cifar100_iid': (_FEDCORR_CIFAR100, _fedcorr(10, 450, 450)),
+    'fedcorr_clothing1m': (
+        _CLOTHING1M, _fedcorr(2, 50, 50, relabel_ratio=0.8, confidence=0.9)
+    ),
+    'fedcorr_without_correction': (_FEDCORR_CIFAR10, _fedcorr(5, 500, 450, correction=False)),
+    'fedcorr_without_finetuning': (_FEDCORR_CIFAR10, _fedcorr(5, 0, 450)),
+    'fedcorr_without_fraction_scheduling': (
+        _FEDCORR_CIFAR10, _fedcorr(5, 500, 450, fraction=0.1)
+    ),
+    'fedcorr_without_mixup': (_FEDCORR_CIFAR10, _fedcorr(5, 500, 450, mixup=False)),
+    'fedcorr_without_proximal': (_FEDCORR_CIFAR10, _fedcorr(5, 500, 450, proximal=0)),
+    'fedcorr_without_usual_training': (_FEDCORR_CIFAR10, _fedcorr(5, 500, 0)),
+    'fedcorr_digits': ({}, {'params': _FEDCORR_PARAMS}),
+    'feddpcont_symmetric': (_FEDDPCONT, {**_epsilon('0.81'), 'partition': 'openset_uniform'}),
+    'feddpcont_random': (_FEDDPCONT, {**_epsilon('0.81'), 'partition': 'openset_dirichlet'}),
+    'feddpcont_human': ({**_FEDDPCONT, 'dataset': 'cifar10n'}, _epsilon('0.81')),
+    'feddpcont_cifar100': ({**_FEDDPCONT, 'dataset': 'cifar100'}, _epsilon('3.21')),
+    'feddpcont_clothing1m': (
+        {**_FEDDPCONT, 'dataset': 'clothing1m', 'model': 'resnet50'}, _epsilon('1.17')
+    ),
+    'clipfl_cifar10': ({**_CLIPFL, **_SMOOTHED}, {'method': 'clipfl', 'params': _PRUNING}),
+}
+
+
 class PaperSettingsTest(parameterized.TestCase):
 
   def test_every_grid_of_the_papers_is_here(self):
@@ -186,13 +218,31 @@ class PaperSettingsTest(parameterized.TestCase):
     for cell in cells:
       wanted = methods[method]
       wanted = {**common, **wanted.get(cell.setting, wanted)}
-      for key, value in wanted.items():
-        if key == 'seeds' or value is ...:
-          continue
-        found = _resolved(cell.config, key)
-        if isinstance(value, dict):
-          found = {part: found[part] for part in value}
-        self.assertEqual(found, value, f'{method}, {cell.setting}: {key}')
+      self._check(cell.config, wanted, f'{method}, {cell.setting}')
+
+  def test_every_flag_file_of_the_papers_is_here(self):
+    of_papers = [
+        n.removesuffix('.flags') for n in os.listdir('configs')
+        if n.startswith(('fedcorr_', 'feddpcont_', 'clipfl_cifar')) and n.endswith('.flags')
+    ]
+    self.assertCountEqual(_FILES, of_papers)
+
+  @parameterized.parameters(*_FILES)
+  def test_flag_file(self, name):
+    common, own = _FILES[name]
+    config = flags.config_from(
+        flags.parse(['train', f'--flagfile=configs/{name}.flags', '--data_dir=d'])
+    )
+    self._check(config, {**common, **own}, name)
+
+  def _check(self, config, wanted, where):
+    for key, value in wanted.items():
+      if key == 'seeds' or value is ...:
+        continue
+      found = _resolved(config, key)
+      if isinstance(value, dict):
+        found = {part: found[part] for part in value}
+      self.assertEqual(found, value, f'{where}: {key}')
 
 
 if __name__ == '__main__':
