@@ -107,7 +107,7 @@ def preprocess(federations: Federations, *, guard: bool, neighbours: int):
     sure = [_look(weights, x[:, c], labels[:, c], 2)[1:] for c in range(clients)]
     for s, seed in enumerate(seeds):
       so_far = lid[s, : iteration + 1]
-      told[s] |= noisy_clients.score_reliability(so_far) > noisy_clients.MIN_RELIABILITY
+      told[s] |= noisy_clients.agreement(so_far).holds
       noisy[s] = False
       if told[s]:
         scores = noisy_clients.client_scores(so_far, 'cumulative')

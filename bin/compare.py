@@ -130,6 +130,7 @@ def _grid(values, extra):
       baseline=values.baseline,
   )
   names = sorted(cell.config.name() for cell in grid.cells if cell.config is not None)
+  names += [*grid.metrics, grid.baseline]
   return grid, 'flags_' + hashlib.sha256('\n'.join(names).encode()).hexdigest()[:8]
 
 

@@ -91,6 +91,13 @@ class LoadTest(GridTestCase):
     (cell,) = [c for c in self.load(seeds=[1]).cells if (c.method, c.setting) == ('Ours', 'low')]
     self.assertEqual(cell.config.param, ('weight=0.5', 'contrast=expected'))
 
+  def test_flags_of_a_row_in_a_column(self):
+    self.content['methods'][1]['at'] = {'high': {'openset_q': 0.9}}
+    found = {
+        c.setting: c.config.openset_q for c in self.load(seeds=[1]).cells if c.method == 'Ours'
+    }
+    self.assertEqual(found, {'low': '0.5', 'high': '0.9'})
+
   def test_rows_of_a_scale(self):
     self.content['scales']['reduced']['methods'] = {
         'Ours': {'param': ['weight=0.25'], 'openset_q': 0.9}, 'ARFL': None,
@@ -157,6 +164,10 @@ class MistakeTest(GridTestCase):
     self.content['methods'][1]['flags'] = {'method': 'fedavg'}
     self.assert_refused('"FedAvg, low" and "Ours, low" are the same run, fedavg_digits_seed3_')
 
+  @parameterized.parameters('--seed=4', '--run_name=x')
+  def test_command_line_cannot_set_what_the_grid_decides(self, flag):
+    self.assert_refused(f'{flag.partition("=")[0]} cannot be set in a grid', extra=[flag])
+
   @parameterized.parameters('run_name', 'root_dir', 'seed', 'resume')
   def test_flags_that_the_grid_decides(self, name):
     self.content['methods'][0]['flags'][name] = 'x'
@@ -178,6 +189,19 @@ class MistakeTest(GridTestCase):
       ({'metric': 'rounds_to_accuracy'}, "rounds_to_accuracy:PERCENT; got 'rounds_to_accuracy'"),
       ({'baseline': 'FedAv'}, "baseline 'FedAv' is no method of it; methods: FedAvg, Ours"),
       ({'scales': {}}, 'scales must name at least one'),
+      ({'scales': {'reduced': None}}, 'scales: reduced: expected seeds, flags, methods, got None'),
+      ({'scales': {'reduced': {'metods': {}}}}, 'expected seeds, flags, methods, got .*metods'),
+      ({'scales': {'reduced': {'seeds': 3}}}, 'seeds must be whole numbers, at least one, got 3'),
+      ({'scales': {'reduced': {'flags': ['rounds']}}}, 'reduced: flags must be name: value'),
+      ({'scales': {'reduced': {'seeds': [1], 'methods': ['Ours']}}}, 'methods must be flags by'),
+      ({'metric': [['x']]}, 'metric must be a name, or a list of names'),
+      ({'published': [1]}, 'published must be rows by name'),
+      ({'published': {'Ours': None}}, 'published: Ours: expected numbers by setting'),
+      ({'published': {'Ours': {'low': ['x']}}}, r'must be \[mean\] or \[mean, sd\]'),
+      ({'methods': [{'name': 'FedAvg', 'flags': {'method': ['fedavg', []]}}]},
+       'methods: expected name and flags'),
+      ({'methods': [{'name': 'FedAvg', 'flags': {}, 'at': {'mid': {}}}]},
+       'FedAvg: at must be flags by the name of a setting'),
       ({'methods': []}, 'methods must be a list'),
       ({'methods': [{'name': 'FedAvg'}]}, 'methods: expected name and flags'),
       ({'published': {'FedAv': {}}}, "published: no method 'FedAv'"),
@@ -251,6 +275,12 @@ class FromFlagsTest(parameterized.TestCase):
     self.assertEqual(self._grid().baseline, 'fedavg')
     named = self._grid(baseline='feddpcont:label_prior=none')
     self.assertEqual(named.baseline, 'feddpcont:label_prior=none')
+
+  def test_mistakes(self):
+    with self.assertRaisesRegex(types.UsageError, '--vary: noise_rate is given twice'):
+      self._grid(vary=['noise_rate=0.2', 'noise_rate=0.4'])
+    with self.assertRaisesRegex(types.UsageError, '--methods must name at least one'):
+      self._grid(methods=[])
 
   @parameterized.parameters('noise_rate', '=3')
   def test_malformed_variation(self, text):

@@ -10,6 +10,7 @@ from absl.testing import parameterized
 
 from tests.compare import grid_case
 from tff_noise import types
+from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import tables
 
 _METRIC = grid_case.METRIC
@@ -58,14 +59,31 @@ class EntriesTest(grid_case.GridCase):
     text = tables.to_markdown(self.grid, tables.collect(self.grid))
     self.assertIn('| feddpcont | +9.00 [+4.70, +13.30] (n=3) | -2.50, not decided (n=2) |', text)
     self.assertIn(
-        'Not decided without marks: it takes 3 seeds of two methods (noise_rate=0.4).', text
+        'Not decided, without marks: it takes 3 seeds of two methods (noise_rate=0.4).', text
     )
+
+  def test_what_is_not_decided_in_a_column_that_is(self):
+    grid = grid_lib.from_flags(
+        ['fedavg', 'feddpcont', 'fedprox'], ['noise_rate=0.4'], [0, 1, 2], ['--rounds=2'],
+        self.root, metric=_METRIC, baseline=None,
+    )
+    for cell in grid.cells:
+      if cell.method != 'fedprox' or cell.seed == 0:
+        accuracy = 0.9 if cell.method == 'fedprox' else grid_case.ACCURACY[
+            cell.method, 'noise_rate=0.4', cell.seed
+        ]
+        grid_case.write_run(cell.config.path(), cell.config, accuracy)
+    text = tables.to_markdown(grid, tables.collect(grid))
+    # One run is not the best, however high.
+    self.assertIn('| fedavg | **65.00 ± 5.00** |', text)
+    self.assertIn('| feddpcont | 64.67 ± 1.15 † |', text)
+    self.assertIn('| fedprox | 90.00 (n=1) ? |', text)
 
   def test_one_seed_decides_nothing(self):
     self.write(*((m, s, k) for m, s, k in grid_case.ACCURACY if k))
     text = tables.to_markdown(self.grid, tables.collect(self.grid))
     self.assertNotIn('†', text)
-    self.assertIn('Not decided without marks: it takes 3 seeds of two methods.', text)
+    self.assertIn('Not decided, without marks: it takes 3 seeds of two methods.', text)
 
   def test_rounds_to_an_accuracy(self):
     self.write()
@@ -213,6 +231,13 @@ class RenderTest(grid_case.GridCase):
     self.assertIn(r'fedavg & 82.00 $\pm$ 2.00 & \textbf{65.00 $\pm$ 5.00} \\', text)
     self.assertIn(r'noise\_rate=0.2', text)
     self.assertNotRegex(text, r'(?m)^[^%\n]*(?<!\\)_')
+
+
+  def test_whatever_a_setting_is_called_it_is_latex(self):
+    self.assertEqual(
+        tables._latex('a|b & c_% $x^2 {y} ~ <z> \\'),
+        r'a$|$b \& c\_\% \$x\^{}2 \{y\} \~{} $<$z$>$ \textbackslash{}',
+    )
 
 
 if __name__ == '__main__':

@@ -189,7 +189,7 @@ class ClientsTest(SummaryTestCase):
     described = summary.describe(_unknown())
     self.assertEqual(
         described,
-        {'clients': 3, 'noisy_clients': 0, 'clean_client_rate': 0.1, 'label_noise_rate': None},
+        {'clients': 3, 'noisy_clients': 0, 'clean_client_rate': 0, 'label_noise_rate': None},
     )
     run_directory.write_json(self.run_.file('summary.json'), described)
 

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
+from scipy import stats
 
 from tff_noise.selection import noisy_clients
 
@@ -144,13 +145,13 @@ class ReliabilityTest(parameterized.TestCase):
     items = lid.var(axis=1, ddof=1).sum()
     alpha = 4 / 3 * (1 - items / lid.sum(axis=0).var(ddof=1))
     # Spearman and Brown: alpha = 4 r / (1 + 3 r).
-    self.assertAlmostEqual(noisy_clients.score_reliability(lid), alpha / (4 - 3 * alpha))
+    self.assertAlmostEqual(noisy_clients.agreement(lid).reliability, alpha / (4 - 3 * alpha))
 
   def test_what_all_clients_share_in_an_iteration_does_not_matter(self):
     lid = np.random.default_rng(0).normal(size=(3, 9))
     shifted = lid + np.array([[10.0], [0], [-3]])
     self.assertAlmostEqual(
-        noisy_clients.score_reliability(lid), noisy_clients.score_reliability(shifted)
+        noisy_clients.agreement(lid).reliability, noisy_clients.agreement(shifted).reliability
     )
 
   def test_with_late_clients_it_estimates_the_same(self):
@@ -159,7 +160,7 @@ class ReliabilityTest(parameterized.TestCase):
       draw = np.random.default_rng(seed)
       lid = draw.normal(size=(4, 40)) + draw.normal(size=40)
       lid[:2, draw.random(40) < 0.5] = _NAN
-      found.append(noisy_clients.score_reliability(lid))
+      found.append(noisy_clients.agreement(lid).reliability)
     # Variance 1 between clients, and 1 by chance.
     self.assertBetween(np.mean(found), 0.47, 0.53)
 
@@ -170,11 +171,36 @@ class ReliabilityTest(parameterized.TestCase):
   def test_cannot_be_told(self, lid):
     with warnings.catch_warnings():
       warnings.simplefilter('error')
-      self.assertTrue(np.isnan(noisy_clients.score_reliability(np.array(lid))))
+      self.assertTrue(np.isnan(noisy_clients.agreement(np.array(lid)).reliability))
+
+  def test_f_test_is_scipys(self):
+    # Without late clients it is the analysis of variance of clients and iterations.
+    lid = np.random.default_rng(0).normal(size=(4, 6)) + np.linspace(0, 2, 6)
+    rest = lid - lid.mean(axis=1, keepdims=True)
+    means = rest.mean(axis=0)
+    ratio = 4 * means.var(ddof=1) / (((rest - means) ** 2).sum() / (3 * 5))
+    self.assertAlmostEqual(noisy_clients.agreement(lid).p, stats.f.sf(ratio, 5, 15))
+
+  @parameterized.parameters((3, 0.0), (5, 0.0), (10, 0.0), (20, 0.0), (20, 0.5))
+  def test_chance_alone_holds_in_few_of_the_runs(self, clients, missing):
+    draw = np.random.default_rng(clients)
+    held = 0
+    for _ in range(300):
+      lid = draw.normal(size=(5, clients))
+      lid[draw.random(lid.shape) < missing] = _NAN
+      held += any(noisy_clients.agreement(lid[:t]).holds for t in range(1, 6))
+    # Of the reliability alone 30, 17, 6, 1 and 17 % did.
+    self.assertLess(held / 300, 0.04)
+
+  def test_two_parts_hold(self):
+    draw = np.random.default_rng(0)
+    lid = draw.normal(size=(2, 20)) + 6 * (np.arange(20) < 4)
+    self.assertTrue(noisy_clients.agreement(lid).holds)
+    self.assertFalse(noisy_clients.agreement(lid[:1]).holds)
 
   def test_without_noisy_clients_it_is_seldom_high(self):
     draw = np.random.default_rng(0)
-    found = [noisy_clients.score_reliability(draw.normal(size=(3, 20))) for _ in range(300)]
+    found = [noisy_clients.agreement(draw.normal(size=(3, 20))).reliability for _ in range(300)]
     self.assertLess(np.mean(np.array(found) > noisy_clients.MIN_RELIABILITY), 0.01)
 
 

@@ -196,8 +196,8 @@ def evidence(
   separated, _, reliability = records['split']
   if separated or not params.split_guard:
     return True, reliability
-  reliability = noisy_clients.score_reliability(lid)
-  return reliability > noisy_clients.MIN_RELIABILITY, reliability  # nan after one iteration.
+  agreement = noisy_clients.agreement(lid)
+  return agreement.holds, agreement.reliability
 
 
 def clean_clients(

@@ -51,7 +51,8 @@ class FedCorrParams:
       `noisy_clients.client_scores`: 'centred', 'mean' or the paper's 'cumulative'. They differ
       only where clients join late or drop out.
     split_guard: Whether nobody is called noisy, and so all estimates are 0, before iterations agree
-      on who has the larger LID, see `noisy_clients.agree`; false is the paper. Needs 2 iterations.
+      on who has the larger LID, see `noisy_clients.agreement`; false is the paper. Needs 2
+      iterations.
     proximal_term: 'squared', `beta mu ||w - w'||^2` (eq. 5), or 'norm', without the square and
       without the first batch of each epoch.
     proximal_anchor: w' is the global model at the start of the 'iteration' (eq. 5), or as the

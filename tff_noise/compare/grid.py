@@ -8,6 +8,7 @@ them (Power-of-Choice, ClipFL once it has pruned) or ask them all (RHFL).
 
 import itertools
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml
@@ -21,6 +22,7 @@ from tff_noise.program import run_config
 # Shown besides the grid's own.
 _ALWAYS = ('best_test_accuracy', 'last10_test_accuracy')
 _KEYS = ('title', 'source', 'metric', 'baseline', 'scales', 'settings', 'methods', 'published')
+_SCALE_KEYS = ('seeds', 'flags', 'methods')
 # What the grid itself decides, or what would put two cells under one name.
 _RESERVED = ('run_name', 'root_dir', 'seed', 'resume')
 
@@ -79,10 +81,11 @@ class Grid(NamedTuple):
 
 
 class _Part(NamedTuple):
-  """A row or a column: its name and its flags."""
+  """A row or a column: its name, its flags, and those that a row has in single columns, by name."""
 
   name: str
   flags: Mapping[str, Any]
+  at: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
 def load(
@@ -141,6 +144,8 @@ def from_flags(
   Raises:
     types.UsageError: If a part is not of that form.
   """
+  if not methods:
+    raise types.UsageError('--methods must name at least one method')
   rows = []
   for text in methods:
     name, *assignments = text.split(':')
@@ -148,6 +153,8 @@ def from_flags(
   choices = []
   for text in vary:
     name, values = _assignment(text)
+    if name in [choice[0][0] for choice in choices]:
+      raise types.UsageError(f'--vary: {name} is given twice; write --vary={name}=VALUE,VALUE')
     choices.append([(name, value) for value in values.split(',')])
   settings = [
       {'name': ', '.join(f'{n}={v}' for n, v in chosen) or 'all', 'flags': dict(chosen)}
@@ -183,13 +190,21 @@ def _from_content(content, scale, seeds, extra, root_dir):
   compared = _metrics(content['metric'])
   scales = content['scales']
   _require(isinstance(scales, dict) and scales, 'scales must name at least one scale')
-  _require(scale in scales, f'no scale {scale!r}; it has: {", ".join(scales)}')
+  _require(scale in scales, f'no scale {scale!r}; it has: {", ".join(map(str, scales))}')
   chosen = scales[scale]
-  seeds = tuple(chosen.get('seeds', ()) if seeds is None else seeds)
   _require(
-      bool(seeds) and all(isinstance(s, int) and s >= 0 for s in seeds),
-      f'seeds must be whole numbers, at least one, got {list(seeds)}',
+      isinstance(chosen, dict) and not set(chosen) - set(_SCALE_KEYS),
+      f'scales: {scale}: expected {", ".join(_SCALE_KEYS)}, got {chosen!r}',
   )
+  common = chosen.get('flags') or {}
+  _require(_is_flags(common), f'scales: {scale}: flags must be name: value, got {common!r}')
+  seeds = chosen.get('seeds', ()) if seeds is None else seeds
+  _require(
+      isinstance(seeds, Sequence) and bool(seeds)
+      and all(isinstance(s, int) and s >= 0 for s in seeds),
+      f'seeds must be whole numbers, at least one, got {seeds!r}',
+  )
+  seeds = tuple(seeds)
   _require(len(set(seeds)) == len(seeds), f'a seed is given twice: {list(seeds)}')
   methods, settings = _parts(content, 'methods'), _parts(content, 'settings')
   methods = _at_scale(methods, chosen.get('methods') or {})
@@ -199,7 +214,7 @@ def _from_content(content, scale, seeds, extra, root_dir):
       f'baseline {content["baseline"]!r} is no method of it; methods: {", ".join(names)}',
   )
   cells = tuple(
-      _cell(method, setting, seed, chosen.get('flags') or {}, extra, root_dir)
+      _cell(method, setting, seed, common, extra, root_dir)
       for setting in settings
       for method in methods
       for seed in seeds
@@ -208,7 +223,7 @@ def _from_content(content, scale, seeds, extra, root_dir):
   return Grid(
       title=str(content['title']),
       source=str(content['source'] or ''),
-      scale=' '.join([f'scale "{scale}":', *_arguments(chosen.get('flags') or {}), *extra]),
+      scale=' '.join([f'scale "{scale}":', *_arguments(common), *extra]),
       metrics=compared,
       baseline=content['baseline'],
       methods=tuple(names),
@@ -227,7 +242,10 @@ def _require(holds, message):
 def _metrics(names):
   """A name or several, and those that are always shown."""
   names = [names] if isinstance(names, str) else names
-  _require(isinstance(names, Sequence) and names, 'metric must be a name, or a list of names')
+  _require(
+      isinstance(names, Sequence) and names and all(isinstance(name, str) for name in names),
+      'metric must be a name, or a list of names',
+  )
   for name in names:
     metrics.get(name)
   return tuple(dict.fromkeys((*names, *_ALWAYS)))
@@ -236,26 +254,42 @@ def _metrics(names):
 def _parts(content, key):
   parts = content[key]
   _require(isinstance(parts, list) and parts, f'{key} must be a list of name and flags')
+  columns = content['settings'] if key == 'methods' else []
+  columns = {str(c['name']) for c in columns if isinstance(c, dict) and 'name' in c}
   for part in parts:
     _require(
         isinstance(part, dict)
-        and set(part) == {'name', 'flags'}
-        and isinstance(part['flags'], dict),
+        and {'name', 'flags'} <= set(part) <= {'name', 'flags', *(['at'] if columns else [])}
+        and _is_flags(part['flags']),
         f'{key}: expected name and flags, got {part!r}',
+    )
+    at = part.get('at', {})
+    _require(
+        isinstance(at, dict) and set(at) <= columns and all(map(_is_flags, at.values())),
+        f'{key}: {part["name"]}: at must be flags by the name of a setting, got {at!r}',
     )
   names = [str(part['name']) for part in parts]
   doubled = sorted({name for name in names if names.count(name) > 1})
   _require(not doubled, f'{key}: {", ".join(doubled)} is given twice')
-  return tuple(_Part(str(part['name']), part['flags']) for part in parts)
+  return tuple(_Part(str(p['name']), p['flags'], p.get('at', {})) for p in parts)
+
+
+def _is_flags(flags):
+  """Whether these are values of flags, by name."""
+  if not isinstance(flags, dict) or not all(isinstance(name, str) for name in flags):
+    return False
+  values = itertools.chain(*(v if isinstance(v, list) else [v] for v in flags.values()))
+  return all(isinstance(value, str | int | float) for value in values)
 
 
 def _at_scale(methods, changes):
   """What a row has at this scale alone wins over what it has at all; null: it is not there."""
   names = [part.name for part in methods]
+  _require(isinstance(changes, dict), f'scales: methods must be flags by name, got {changes!r}')
   for name, flags in changes.items():
     _require(name in names, f'scales: no method {name!r}; methods: {", ".join(names)}')
     _require(
-        flags is None or isinstance(flags, dict),
+        flags is None or _is_flags(flags),
         f'scales: {name}: expected flags, or null to leave it out, got {flags!r}',
     )
   return tuple(
@@ -267,12 +301,17 @@ def _at_scale(methods, changes):
 
 def _published(published, methods, settings):
   numbers = {}
+  _require(isinstance(published, dict), f'published must be rows by name, got {published!r}')
   for method, row in published.items():
     _require(method in methods, f'published: no method {method!r}')
+    _require(
+        isinstance(row, dict), f'published: {method}: expected numbers by setting, got {row!r}'
+    )
     for setting, value in row.items():
       _require(setting in settings, f'published: {method} has no setting {setting!r}')
       _require(
-          isinstance(value, list) and len(value) in (1, 2),
+          isinstance(value, list) and len(value) in (1, 2)
+          and all(isinstance(number, int | float) for number in value),
           f'published: {method}, {setting} must be [mean] or [mean, sd], got {value!r}',
       )
       numbers[method, setting] = (value[0], value[1] if len(value) == 2 else None)
@@ -280,8 +319,9 @@ def _published(published, methods, settings):
 
 
 def _cell(method, setting, seed, common, extra, root_dir):
-  chosen = {**common, **setting.flags, **method.flags}
-  reserved = [name for name in _RESERVED if name in chosen]
+  chosen = {**common, **setting.flags, **method.flags, **method.at.get(setting.name, {})}
+  given = {text.removeprefix('--').partition('=')[0] for text in extra}
+  reserved = [name for name in _RESERVED if name in chosen or name in given]
   _require(not reserved, f'--{", --".join(reserved)} cannot be set in a grid')
   arguments = (*_arguments(chosen), *extra, f'--seed={seed}', f'--root_dir={root_dir}')
   lacking = _lacking(chosen)

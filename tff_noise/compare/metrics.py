@@ -57,7 +57,7 @@ _METRICS = {
     ),
     'noisy_client_f1': Metric('F1 of noisy clients, percent', _share('noisy_client_f1')),
     'noisy_client_auc': Metric(
-        'Area under the ROC curve of noisy clients, percent', _share('noisy_client_auc')
+        'Pairs of clients that the score puts in order (AUC), percent', _share('noisy_client_auc')
     ),
     'label_accuracy': Metric(
         'Right labels after correction, percent', _share('label_accuracy_after')

@@ -105,7 +105,7 @@ def by_seed(
       for r in results
       if r.run is not None and (r.cell.method, r.cell.setting) == (method, setting)
   }
-  return {seed: v for seed, v in found.items() if v is not None}
+  return {seed: v for seed, v in found.items() if v is not None and not math.isnan(v)}
 
 
 class Entry(NamedTuple):
@@ -149,8 +149,9 @@ def entries(
     finite = {m: {} if unreached[m] else v for m, v in values.items()}
     spreads = {m: statistics.spread(v.values()) for m, v in finite.items()}
     known = [m for m in grid.methods if spreads[m].n]
-    best = (max if highest else min)(known, key=lambda m: spreads[m].mean, default=None)
     may_be_best = statistics.may_be_best({m: finite[m] for m in known}, highest=highest)
+    decided = [m for m in known if may_be_best[m] is not None]
+    best = (max if highest else min)(decided or known, key=lambda m: spreads[m].mean, default=None)
     for method in grid.methods:
       table[method, setting] = Entry(
           spread=spreads[method],
@@ -232,39 +233,43 @@ def metric_table(grid: grid_lib.Grid, results: Sequence[Result], metric: str) ->
   method that is not available they are its only row.
   """
   table = entries(grid, results, metric)
+  decided = [s for s in grid.settings if any(table[m, s].may_be_best for m in grid.methods)]
   rows = []
   for method in grid.methods:
     row = [table[method, setting] for setting in grid.settings]
     if not all(entry.lacking for entry in row):
-      rows.append((method, *(_entry_text(entry, len(grid.seeds)) for entry in row)))
+      rows.append((method, *(
+          _entry_text(entry, len(grid.seeds), setting in decided)
+          for setting, entry in zip(grid.settings, row, strict=True)
+      )))
     if metric == grid.metric and any(entry.published for entry in row):
       published = (_plus_minus(*e.published) if e.published else '–' for e in row)
       rows.append((f'{method}, paper', *published))
-  notes = [f'{len(grid.seeds)} seeds; mean ± standard deviation. {_marks(grid, metric, table)}']
+  notes = [f'{len(grid.seeds)} seeds; mean ± standard deviation. {_marks(grid, metric, decided)}']
   if grid.published and metric == grid.metric:
     notes.append(f'Paper: {grid.source}. Ours: {grid.scale}.')
   return Table(metrics.get(metric).title, ('method', *grid.settings), tuple(rows), tuple(notes))
 
 
-def _marks(grid, metric, table):
+def _marks(grid, metric, decided):
   """What the marks of a table mean."""
   best = 'highest' if metrics.get(metric).highest else 'lowest'
-  decided = [s for s in grid.settings if any(table[m, s].may_be_best for m in grid.methods)]
   text = f'Bold: the {best} mean of its column.'
   if decided:
     text += (
         ' †: may be the best method of its column too: where all methods are equal, all are marked '
-        'in 95 of 100 columns (paired t, corrected for picking the best of them).'
+        'in 95 of 100 columns (paired t, corrected for picking the best of them). ?: not decided, '
+        f'for it takes {statistics.MIN_SEEDS} seeds.'
     )
   if len(decided) < len(grid.settings):
     text += (
-        f' Not decided without marks: it takes {statistics.MIN_SEEDS} seeds of two methods'
+        f' Not decided, without marks: it takes {statistics.MIN_SEEDS} seeds of two methods'
         + (f' ({", ".join(s for s in grid.settings if s not in decided)}).' if decided else '.')
     )
   return text
 
 
-def _entry_text(entry, num_seeds):
+def _entry_text(entry, num_seeds, decided):
   if entry.lacking:
     return 'not available'
   if not entry.runs:
@@ -278,6 +283,8 @@ def _entry_text(entry, num_seeds):
     shown += f' (n={entry.spread.n})'
   if entry.best:
     return f'**{shown}**'
+  if decided and entry.may_be_best is None:
+    return f'{shown} ?'
   return f'{shown} †' if entry.may_be_best else shown
 
 
@@ -393,14 +400,17 @@ def to_latex(grid: grid_lib.Grid, results: Sequence[Result]) -> str:
   return '\n'.join(lines)
 
 
+_LATEX = {
+    '\\': r'\textbackslash{}', '_': r'\_', '%': r'\%', '&': r'\&', '#': r'\#', '$': r'\$',
+    '{': r'\{', '}': r'\}', '^': r'\^{}', '~': r'\~{}', '<': '$<$', '>': '$>$', '|': '$|$',
+    '±': r'$\pm$', '†': r'$\dagger$', '–': '--',
+}
+
+
 def _latex(text):
   bold = text.startswith('**')
   text = text.replace('**', '')
-  for plain, escaped in (
-      ('\\', r'\textbackslash{}'), ('_', r'\_'), ('%', r'\%'), ('&', r'\&'), ('#', r'\#'),
-      ('±', r'$\pm$'), ('†', r'$\dagger$'), ('–', '--'),
-  ):
-    text = text.replace(plain, escaped)
+  text = ''.join(_LATEX.get(character, character) for character in text)
   return rf'\textbf{{{text}}}' if bold else text
 
 

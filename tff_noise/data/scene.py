@@ -89,10 +89,14 @@ class Scene(NamedTuple):
 
   @property
   def is_graded(self) -> bool:
-    """Whether clients' rates are those that their labels came to, as with labels of people."""
-    return np.array_equal(self.nominal_rate, self.realised_rate, equal_nan=True) and not np.isin(
-        self.nominal_rate, (0, 1)
-    ).all()
+    """Whether clients' rates are those that their labels came to, as with labels of people.
+
+    Not where they are 0 and one other number alone: there grades and parts are the same.
+    """
+    grades = np.unique(self.nominal_rate[np.isfinite(self.nominal_rate) & (self.nominal_rate > 0)])
+    return len(grades) > 1 and np.array_equal(
+        self.nominal_rate, self.realised_rate, equal_nan=True
+    )
 
   @property
   def clean_rate(self) -> float:

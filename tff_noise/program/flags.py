@@ -185,8 +185,14 @@ def config_from(values: flags.FlagValues) -> run_config.RunConfig:
   if values.partition == 'natural' and values['clients'].present:
     raise types.UsageError('--clients cannot be given with --partition=natural: the data say it')
   named = {f.name: values[f.name].value for f in dataclasses.fields(run_config.RunConfig)}
-  lists = {name: tuple(named[name]) for name in ('param', 'base_param', 'workers')}
+  lists = {name: _last_of_each(named[name]) for name in ('param', 'base_param')}
+  lists['workers'] = tuple(named['workers'])
   return run_config.RunConfig(**{**named, **lists})
+
+
+def _last_of_each(assignments):
+  """Later ones win, as later flags do: a file's can be overridden."""
+  return tuple({text.partition('=')[0]: text for text in assignments}.values())
 
 
 def help_text() -> str:

@@ -14,6 +14,8 @@ from tff_noise import rng
 # than within them. How the scores of one iteration lie tells nothing: Ashman's D of 20 clients is
 # 2.9 in the median without noise, and 2.5 to 3.7 with it (docs/comparisons.md).
 MIN_RELIABILITY = 0.5
+# And that it is not chance, which a few clients, or iterations of few of them, easily make it.
+MAX_P = 0.01
 
 SCORES = ('centred', 'mean', 'cumulative')
 
@@ -62,19 +64,35 @@ def _quiet(function, *args, **kwargs):
     return function(*args, **kwargs)
 
 
-def score_reliability(lid: np.ndarray) -> float:
-  """Returns which share of the variance of an iteration's LID lies between clients, at most 1.
+class Agreement(NamedTuple):
+  """How far iterations agree on which clients have the larger LID.
 
-  The intraclass correlation of single measurements, after the iterations' own means are taken out.
-  Without noisy clients LID differs from client to client as well, but hardly in the same way from
-  iteration to iteration, as long as clients have examples enough. How many iterations there were
-  does not matter; that labels stay as they were given does: a corrected client has another LID.
+  Attributes:
+    reliability: Which share of the variance of an iteration's LID lies between clients, at most 1:
+      the intraclass correlation of single measurements. nan where it cannot be told: from one
+      iteration.
+    p: Of the F test that there are no differences between clients; nan likewise.
+  """
+
+  reliability: float
+  p: float
+
+  @property
+  def holds(self) -> bool:
+    """Whether noisy clients are to be looked for."""
+    return bool(self.reliability > MIN_RELIABILITY and self.p < MAX_P)
+
+
+def agreement(lid: np.ndarray) -> Agreement:
+  """Compares the variance between clients with that between iterations.
+
+  After the iterations' own means are taken out. Without noisy clients LID differs from client to
+  client as well, but hardly in the same way from iteration to iteration, as long as clients have
+  examples enough. How many iterations there were does not matter; that labels stay as they were
+  given does: a corrected client has another LID.
 
   Args:
     lid: float64 `[T, C]`, nan where a client did not take part.
-
-  Returns:
-    nan where it cannot be told: from one iteration.
   """
   lid = lid - _quiet(np.nanmean, lid, axis=1, keepdims=True)
   count = np.isfinite(lid).sum(axis=0)
@@ -82,11 +100,19 @@ def score_reliability(lid: np.ndarray) -> float:
   iterations = np.isfinite(lid).any(axis=1).sum()
   freedom = count.sum() - len(count) - (iterations - 1)
   if freedom <= 0 or len(count) < 2:
-    return np.nan
+    return Agreement(np.nan, np.nan)
+  from scipy import stats  # Takes a second: only where it is used.
+
   means = np.nanmean(lid, axis=0)
   within = np.nansum((lid - means) ** 2) / freedom
   between = means.var(ddof=1) - within * np.mean(1 / count)
-  return float(between / (between + within)) if between + within > 0 else np.nan
+  if not between + within > 0:
+    return Agreement(np.nan, np.nan)
+  among = np.sum(count * (means - np.average(means, weights=count)) ** 2) / (len(count) - 1)
+  ratio = among / within if within > 0 else np.inf
+  return Agreement(
+      float(between / (between + within)), float(stats.f.sf(ratio, len(count) - 1, freedom))
+  )
 
 
 def fit(scores: np.ndarray, seed: int):
