@@ -122,6 +122,12 @@ class ParseTest(FlagsTestCase):
     config = self.config(f'--flagfile={path}', '--seed=4')
     self.assertEqual((config.rounds, config.seed), (7, 4))
 
+  def test_later_parameters_win_over_a_flag_file(self):
+    path = self.create_tempfile(content='--param=weight=0.5\n--param=ramp_rounds=2\n').full_path
+    config = self.config(f'--flagfile={path}', '--param=weight=0.25')
+    self.assertEqual(config.param, ('weight=0.25', 'ramp_rounds=2'))
+    self.assertEqual(config.method_params().weight, 0.25)
+
   @parameterized.parameters(
       ('--clientz=3', "Unknown command line flag 'clientz'. Did you mean: .*\\bclients\\b"),
       ('--clients=many', 'flag --clients=many: .*int'),
