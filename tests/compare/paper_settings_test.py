@@ -142,7 +142,7 @@ _PAPERS = {
     'clipfl_table3': (_CLIPFL, {
         'FedAvg': _SMOOTHED, 'ClipFL': {**_SMOOTHED, 'params': _PRUNING},
         # Section 6.2; losses of their own.
-        'FedCorr': {**_PLAIN, **_fedcorr(8, 75, 37)},
+        'FedCorr': {**_PLAIN, **_fedcorr(8, 75, 37, semantics='reference')},
         'RHFL': {**_PLAIN, 'public_examples': 5000, 'params': {'beta': 0.5}},
         'FedLSR': {**_PLAIN, 'params': {'consistency_weight': 0.25, 'ramp_rounds': 40}},
     }),
