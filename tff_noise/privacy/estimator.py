@@ -13,8 +13,7 @@ import numpy as np
 
 from tff_noise.privacy import mechanism as mechanism_lib
 
-# Where labels are communicated, and how p_hat comes of it; 'uniform' asks for none.
-PRIORS = ('shrinkage', 'projected', 'inverse', 'none', 'uniform')
+PRIORS = ('shrinkage', 'projected', 'inverse', 'none')
 
 
 class LabelEstimate(NamedTuple):
@@ -81,8 +80,7 @@ def estimate(
   say what to do, so negative entries are cut to 0 and the rest is scaled to sum 1. 'projected'
   takes the nearest distribution. 'shrinkage' moves the inverse towards uniform by its own
   signal-to-noise, s = max(0, 1 - sum_k Var_k / sum_k (p_hat_k - 1/K)^2), the positive-part
-  James-Stein factor, and projects. 'none' takes the counts as they are. 'uniform' has none to
-  estimate from.
+  James-Stein factor, and projects. 'none' takes the counts as they are.
 
   Args:
     histogram: int `[K]`, summed over clients; flipped labels, unless `prior` is 'none'.
@@ -99,8 +97,8 @@ def estimate(
     raise ValueError(f'expected non-negative whole counts with a positive sum, found {histogram}')
   if num_labels is not None and histogram.sum() != num_labels:
     raise ValueError(f'expected {num_labels} labels, found {histogram.sum()}')
-  if prior not in PRIORS[:-1]:
-    raise ValueError(f'unknown prior {prior!r}, expected one of {", ".join(PRIORS[:-1])}')
+  if prior not in PRIORS:
+    raise ValueError(f'unknown prior {prior!r}, expected one of {", ".join(PRIORS)}')
   num_classes, total = len(histogram), int(histogram.sum())
   if prior == 'none':
     exact = histogram / total

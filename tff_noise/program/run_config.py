@@ -117,7 +117,7 @@ class RunConfig:
         ('augmentation', AUGMENTATIONS),
         ('temperature_reading', TEMPERATURE_READINGS),
         ('aggregation', AGGREGATIONS),
-        ('label_prior', estimator.PRIORS),
+        ('label_prior', (*estimator.PRIORS, 'uniform')),
         ('training_labels', TRAINING_LABELS),
         ('runtime', RUNTIMES),
     ):
