@@ -1019,9 +1019,7 @@ class LateArrivalsTest(parameterized.TestCase):
     lid[:-1, late] = np.nan
 
     def found(score):
-      return noisy_clients.split(
-          noisy_clients.client_scores(lid, score), guard=True, seed=0
-      ).noisy
+      return noisy_clients.split(noisy_clients.client_scores(lid, score), seed=0).noisy
 
     np.testing.assert_array_equal(found('centred'), noisy)
     # Their sums are small, and so are their means, as LID was larger in the beginning.
