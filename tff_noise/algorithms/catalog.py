@@ -93,6 +93,9 @@ _ENTRIES = (
     Entry('rofl', 'class centroids that all clients share, small losses, and pseudo-labels',
           'Yang et al., Robust Federated Learning with Noisy Labels, IEEE Intelligent Systems 2022',
           'rofl:build', parameters.RoFLParams, takes_base=True),
+    Entry('sce', 'the symmetric cross-entropy: cross-entropy and its reverse',
+          'Wang et al., Symmetric Cross Entropy for Robust Learning with Noisy Labels, ICCV 2019',
+          'sce:build', parameters.SCEParams, takes_base=True),
 )
 
 ALGORITHMS = {

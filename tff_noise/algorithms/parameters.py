@@ -247,3 +247,21 @@ class RoFLParams:
           'pseudo_labels_from must be a round, or -1 for a tenth of all rounds, got '
           f'{self.pseudo_labels_from}'
       )
+
+
+@dataclasses.dataclass(frozen=True)
+class SCEParams:
+  """SCE's own parameters.
+
+  Attributes:
+    alpha: Weight of the cross-entropy, at least 0.
+    beta: Weight of the reverse one, at least 0.
+  """
+
+  alpha: float = 0.1
+  beta: float = 1.0
+
+  def __post_init__(self):
+    params_lib.require_not_negative(self, 'alpha', 'beta')
+    if not self.alpha + self.beta:
+      raise ValueError('alpha and beta must not both be 0')
