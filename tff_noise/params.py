@@ -22,7 +22,7 @@ def parse(owner: str, kind: type, assignments: Sequence[str], flag: str = '--par
     flag: What they were given by, for messages.
 
   Raises:
-    types.UsageError: For an unknown name, a name given twice, or a value its field cannot take.
+    types.UsageError: For an unknown name, or a value its field cannot take.
   """
   fields = {f.name: f for f in dataclasses.fields(kind)}
   values = {}
@@ -33,8 +33,6 @@ def parse(owner: str, kind: type, assignments: Sequence[str], flag: str = '--par
     if name not in fields:
       known = ', '.join(fields) or 'none'
       raise types.UsageError(f'{flag}: {owner} has no {name!r}; it has: {known}')
-    if name in values:
-      raise types.UsageError(f'{flag}: {name} is given twice')
     values[name] = _parse_value(flag, name, text, type(fields[name].default))
   try:
     return kind(**values)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from tests import toy
 from tests.program import runs
 from tff_noise import types
@@ -13,6 +15,9 @@ from tff_noise.program import clients as clients_lib
 from tff_noise.program import training
 
 SEED = 3
+# Four points of two classes, for losses that are computed by hand or in NumPy.
+X = np.array([[1, 0], [0, 2], [1, 1], [-1, 2]], np.float32)
+Y = np.array([0, 1, 1, 0], np.int32)
 
 
 def task(federation: types.Federation, base: str = '', **changes: Any) -> task_lib.Task:
@@ -25,6 +30,11 @@ def task(federation: types.Federation, base: str = '', **changes: Any) -> task_l
     entry = optimizers.OPTIMIZERS[base]
     made = made._replace(optimizer=entry.build(made, entry.params()))
   return made
+
+
+def one_client(x: np.ndarray = X, y: np.ndarray = Y) -> types.Federation:
+  """Returns a federation of one client with these examples."""
+  return types.Federation((types.ClientExamples(x, y, np.arange(len(y))),), 2, SEED)
 
 
 def build(name: str, task_: task_lib.Task, **params: Any) -> algorithm_lib.Algorithm:
@@ -47,3 +57,11 @@ def run(
   while state.round_num < algorithm.rounds:
     state = training.run_round(algorithm, state, clients)
   return state, clients
+
+
+def trained(
+    name: str, federation: types.Federation, task_: task_lib.Task, **params: Any
+) -> tuple[np.ndarray, clients_lib.SimulatedClients]:
+  """Runs all rounds; returns the last weights of the linear model, and the clients."""
+  state, clients = run(name, federation, task_, **params)
+  return state.weights.trainable[0], clients

@@ -92,7 +92,6 @@ class ParseTest(parameterized.TestCase):
       ('unknown', ['rat=1'], "--param: fake has no 'rat'; it has: flag, count, rate, kind"),
       ('other_case', ['Rate=1'], "--param: fake has no 'Rate'; it has: flag, count, rate, kind"),
       ('no_name', ['=1'], "--param: fake has no ''; it has: flag, count, rate, kind"),
-      ('twice', ['rate=1', 'rate=1'], '--param: rate is given twice'),
       ('not_an_integer', ['count=1.5'], "--param: count must be an integer, got '1.5'"),
       ('integer_with_exponent', ['count=1e3'], "--param: count must be an integer, got '1e3'"),
       ('no_integer', ['count='], "--param: count must be an integer, got ''"),

@@ -11,28 +11,14 @@ from tff_noise import params as params_lib
 from tff_noise import types
 from tff_noise.algorithms import catalog
 
-_X = np.array([[1, 0], [0, 2], [1, 1], [-1, 2]], np.float32)
-_Y = np.array([0, 1, 1, 0], np.int32)
-
-
-def _federation(*examples):
-  clients = [types.ClientExamples(x, y, np.arange(len(y))) for x, y in examples]
-  return types.Federation(tuple(clients), 2, 3)
-
-
-def _run(name, federation, task, **params):
-  """Runs all rounds; returns the first trained weights, and the clients."""
-  state, clients = method_runs.run(name, federation, task, **params)
-  return state.weights.trainable[0], clients
-
 
 class SCETest(federated_test_case.FederatedTestCase):
 
   def test_one_step_by_hand(self):
     # At W = 0, p_y = 1/2: CE's gradient is (p - e_y) x, RCE's 9.210340 p_y (p - e_y) x.
-    federation = _federation((_X[:1], _Y[:1]))
+    federation = method_runs.one_client(method_runs.X[:1], method_runs.Y[:1])
     task = method_runs.task(federation, training=types.LocalTraining(1, 1, 0.1), rounds=1)
-    weights, clients = _run('sce', federation, task, alpha=0.5, beta=1.0)
+    weights, clients = method_runs.trained('sce', federation, task, alpha=0.5, beta=1.0)
     pull = 0.1 * (0.5 + 9.210340 / 2) / 2
     np.testing.assert_allclose(weights, [[pull, -pull], [0, 0]], atol=1e-6)
     self.assertAlmostEqual(
@@ -42,27 +28,27 @@ class SCETest(federated_test_case.FederatedTestCase):
   @parameterized.parameters((0.1, 1.0), (6.0, 0.1), (0.0, 1.0))
   def test_equals_numpy_over_epochs_and_rounds(self, alpha, beta):
     # In batches of all examples: their order does not matter.
-    federation = _federation((_X, _Y))
+    federation = method_runs.one_client()
     task = method_runs.task(federation, training=types.LocalTraining(3, 4, 0.05), rounds=2)
-    found, _ = _run('sce', federation, task, alpha=alpha, beta=beta)
+    found, _ = method_runs.trained('sce', federation, task, alpha=alpha, beta=beta)
     weights = np.zeros((2, 2))
     for _ in range(2 * 3):
-      p = np.exp(_X @ weights)
+      p = np.exp(method_runs.X @ weights)
       p /= p.sum(axis=1, keepdims=True)
-      p_y = p[np.arange(4), _Y][:, np.newaxis]
+      p_y = p[np.arange(4), method_runs.Y][:, np.newaxis]
       # d p_y = p_y (e_y - p) dz.
-      of_logits = (alpha - beta * np.log(1e-4) * p_y) * (p - np.eye(2)[_Y])
-      weights -= 0.05 * _X.T @ of_logits / 4
+      of_logits = (alpha - beta * np.log(1e-4) * p_y) * (p - np.eye(2)[method_runs.Y])
+      weights -= 0.05 * method_runs.X.T @ of_logits / 4
     np.testing.assert_allclose(found, weights, atol=1e-5)
 
   @parameterized.parameters('', 'fedprox', 'scaffold', 'feddyn')
   def test_without_the_reverse_term_it_is_the_optimizer_alone(self, base):
     federation = toy.two_corners([5, 7, 4])
     task = method_runs.task(federation, base)
-    weights, _ = _run('sce', federation, task, alpha=1.0, beta=0.0)  # --base
-    alone, _ = _run(base or 'fedavg', federation, method_runs.task(federation))
+    weights, _ = method_runs.trained('sce', federation, task, alpha=1.0, beta=0.0)  # --base
+    alone, _ = method_runs.trained(base or 'fedavg', federation, method_runs.task(federation))
     np.testing.assert_allclose(weights, alone, atol=1e-6)
-    robust, _ = _run('sce', federation, method_runs.task(federation, base))
+    robust, _ = method_runs.trained('sce', federation, method_runs.task(federation, base))
     self.assertGreater(np.abs(robust - alone).max(), 1e-2)
 
   def test_sends_what_fed_avg_sends(self):
@@ -86,7 +72,7 @@ class ParamsTest(parameterized.TestCase):
     with self.assertRaisesRegex(types.UsageError, f'^--param: .*{message}'):
       params_lib.parse('sce', entry.params, given)
 
-  def test_default_is_the_papers_for_cifar10(self):
+  def test_default_is_that_of_rhfls_public_code(self):
     params = catalog.ALGORITHMS['sce'].params()
     self.assertEqual((params.alpha, params.beta), (0.1, 1.0))
 

@@ -1,18 +1,15 @@
 """SCE: FedAvg with the symmetric cross-entropy (Wang et al., ICCV 2019).
 
-The paper is not about federated learning. Here its loss (equation 6) takes the place of
-cross-entropy in each client's local SGD, and nothing else changes:
+The paper is not about federated learning. Here its loss takes the place of cross-entropy in each
+client's local SGD, and nothing else changes:
 
   `SCE = alpha CE + beta RCE`,  `RCE = -sum_k p_k log [k = y] = -A (1 - p_y)`
 
-with A for log 0. RCE is a mean absolute error, which wrong labels do not fool; CE is what learns
-where RCE is flat. Paper and public code differ in A: -4 in equation 7, log 1e-4 = -9.21 in the code
-(and in RHFL's), which clips the label at 1e-4. The code's is the default, as comparisons ran it;
-`beta' = beta 4 / 9.21` is the paper's.
-
-alpha 0.1 and beta 1 are the paper's for CIFAR-10; for CIFAR-100 it has 6 and 0.1. The loss is a
-mean over the batch. With --label_smoothing, --temperature or private labels both terms are of the
-cross-entropy that these flags make, see `losses.symmetric_cross_entropy`.
+with A for log 0: that of 1e-4, -9.21, as in RHFL's public code, whose weights 0.1 and 1 are the
+defaults, too. RCE is a mean absolute error, which wrong labels fool little; CE learns where RCE is
+flat. The loss is a mean over the batch. With --label_smoothing, --temperature or private labels
+both terms are of the probabilities and labels that these flags make, see
+`losses.symmetric_cross_entropy`.
 """
 
 from tff_noise import types
