@@ -45,7 +45,7 @@ _NAMES = frozenset(_FLAGS)
 
 
 def main(argv: list[str]) -> int:
-  """Returns 0 if every available cell has a result, 1 if some have none, 2 after a mistake."""
+  """Returns 0 if every cell has a result, 1 if some have none, 2 after a mistake."""
   return command_line.run(
       'compare', lambda: _main(argv), 'interrupted; the same command continues the grid'
   )
@@ -104,7 +104,7 @@ def _compare(values, extra):
         file=sys.stderr,
     )
   print(f'written to {out.path}', file=sys.stderr)
-  return 1 if any(r.problem and not r.cell.lacking for r in results) else 0
+  return 1 if any(r.problem for r in results) else 0
 
 
 def _grid(values, extra):
@@ -129,18 +129,16 @@ def _grid(values, extra):
       metric=values.metric,
       baseline=values.baseline,
   )
-  names = sorted(cell.config.name() for cell in grid.cells if cell.config is not None)
+  names = sorted(cell.config.name() for cell in grid.cells)
   names += [*grid.metrics, grid.baseline]
   return grid, 'flags_' + hashlib.sha256('\n'.join(names).encode()).hexdigest()[:8]
 
 
 def _run(grid, out, jobs):
   """Runs what is not finished; returns the outcomes that failed."""
-  available = [cell for cell in grid.cells if cell.config is not None]
-  left = [cell for cell in available if not runner.is_finished(cell)]
+  left = [cell for cell in grid.cells if not runner.is_finished(cell)]
   print(
-      f'{grid.title}: {len(available)} runs, {len(available) - len(left)} of them finished, '
-      f'{len(grid.cells) - len(available)} not available',
+      f'{grid.title}: {len(grid.cells)} runs, {len(grid.cells) - len(left)} of them finished',
       file=sys.stderr,
   )
   started, done = time.monotonic(), 0

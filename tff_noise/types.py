@@ -162,3 +162,11 @@ class LocalTraining(NamedTuple):
   augmentation: str = 'none'
   loss: CrossEntropy = CrossEntropy()
   optimizer: str = 'sgd'
+
+  def require_sgd(self, name: str) -> None:
+    """Raises `UsageError` where steps are not those of SGD, which `name` reckons with."""
+    if self.optimizer != 'sgd':
+      raise UsageError(
+          f'--local_optimizer={self.optimizer}: {name} reckons with the steps of SGD; use '
+          '--local_optimizer=sgd, or another federated optimizer'
+      )

@@ -75,6 +75,8 @@ class RefusalTest(parameterized.TestCase):
       ('feddyn', {}, _ALSO_SENT + 'examples$'),
       ('fedcorr', {'iterations': 1, 'lid_neighbours': 2}, _ALSO_SENT + 'lid$'),
       ('poc', {'candidates': 3, 'loss': 'stale'}, _ALSO_SENT + 'loss$'),
+      ('fednoro', {}, '^--client_dp_noise .* send: class_losses$'),
+      ('fedelc', {}, '^--client_dp_noise .* send: class_losses$'),
   )
   def test_method_that_sends_more_than_updates(self, name, params, message):
     with self.assertRaisesRegex(types.UsageError, message):

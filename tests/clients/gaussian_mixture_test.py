@@ -1,7 +1,6 @@
 """Tests of the mixture of two Gaussians, against scikit-learn."""
 
 import warnings
-from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -52,15 +51,17 @@ def _right_of_best_split(x):
   return x > values[np.argmin(costs)]
 
 
-def _from_best_split(x):
+def _from_best_split(x, **settings):
   """scikit-learn's mixture, started from the best split."""
+  reg_covar = settings.get('reg_covar', 1e-6)
   right = _right_of_best_split(x)
   parts = [x[~right].astype(np.float64), x[right].astype(np.float64)]
   return mixture.GaussianMixture(
       2,
       weights_init=[len(p) / len(x) for p in parts],
       means_init=[[p.mean()] for p in parts],
-      precisions_init=[[[1 / (p.var() + 1e-6)]] for p in parts],
+      precisions_init=[[[1 / (p.var() + reg_covar)]] for p in parts],
+      **settings,
   )
 
 
@@ -110,9 +111,31 @@ class AgainstScikitLearnTest(parameterized.TestCase):
     self.assertGreater(np.mean(noisy[250:]), 0.95)
     self.assertLess(np.mean(noisy[:250]), 0.1)
 
+  @parameterized.parameters(1, 3, 50)
+  def test_same_steps_from_a_given_start(self, steps):
+    x = _sample(4, 1, 3)
+    means, variances, weights = [0.2, 0.9], [0.5, 0.02], [0.3, 0.7]
+    expected = mixture.GaussianMixture(
+        2, max_iter=steps, tol=0, means_init=_column(np.array(means)), weights_init=weights,
+        precisions_init=1 / np.array(variances)[:, np.newaxis, np.newaxis],
+    )
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore', exceptions.ConvergenceWarning)
+      expected.fit(_column(x))
+    found = gaussian_mixture.fit(
+        tf.constant(x), gaussian_mixture.Settings(tolerance=0.0, max_iterations=steps),
+        gaussian_mixture.given(means, variances, weights),
+    )
+    order = expected.means_[:, 0].argsort()
+    np.testing.assert_allclose(found.means, expected.means_[order, 0], rtol=1e-6)
+    np.testing.assert_allclose(found.variances, expected.covariances_[order, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(found.weights, expected.weights_[order], rtol=1e-6)
+    self.assertEqual(found.iterations.numpy(), steps)
+
   def test_stops_after_a_hundred_iterations(self):
-    with mock.patch.object(gaussian_mixture, '_TOLERANCE', 0.0):
-      self.assertEqual(_fit(_sample(0, 6, 6)).iterations, 100)
+    settings = gaussian_mixture.Settings(tolerance=0.0)
+    fitted = gaussian_mixture.fit(tf.constant(_sample(0, 6, 6)), settings)
+    self.assertEqual(fitted.iterations.numpy(), 100)
 
   @parameterized.parameters(np.nan, np.inf)
   def test_ends_even_where_a_value_is_not_finite(self, value):
@@ -180,6 +203,40 @@ class PointsTest(parameterized.TestCase):
     # 1e4 and the fourth float32 after it.
     x = np.repeat(np.float32([1e4, 1e4 + 2**-8]), 20)
     np.testing.assert_array_equal(_larger(x, _fit(x)), np.repeat([False, True], 20))
+
+
+class CleanPosteriorTest(parameterized.TestCase):
+
+  def test_min_max_by_hand(self):
+    found = gaussian_mixture.min_max(tf.constant([0.2, 0.3, 2.1, 1.9, 0.25]))
+    np.testing.assert_allclose(found, [0, 0.052632, 1, 0.894737, 0.026316], atol=1e-6)
+
+  @parameterized.parameters(5e-4, 1e-6)
+  def test_divide_mixs_by_hand(self, reg_covar):
+    settings = gaussian_mixture.DIVIDEMIX._replace(reg_covar=reg_covar)
+    losses = tf.constant([0.02, 0.05, 0.03, 0.04, 0.9, 0.95, 0.85, 0.5])
+    fitted = gaussian_mixture.fit(gaussian_mixture.min_max(losses), settings)
+    np.testing.assert_allclose(fitted.means, [0.016129, 0.838697], atol=1e-5)
+    np.testing.assert_allclose(
+        gaussian_mixture.clean_posterior(losses, settings), [1, 1, 1, 1, 0, 0, 0, 0], atol=3e-5
+    )
+
+  @parameterized.parameters(*range(5))
+  def test_scikit_learn_has_the_same_posterior(self, seed):
+    x = _sample(seed, 3, 6)
+    x = (x - x.min()) / (x.max() - x.min())
+    theirs = _from_best_split(x, reg_covar=5e-4, tol=1e-2, max_iter=10)
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore', exceptions.ConvergenceWarning)
+      theirs.fit(_column(x))
+    expected = theirs.predict_proba(_column(x))[:, np.argmin(theirs.means_[:, 0])]
+    found = gaussian_mixture.clean_posterior(tf.constant(x))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+  @parameterized.parameters(([],), ([3.0],), ([2.0, 2.0, 2.0],))
+  def test_equal_losses_are_all_clean(self, losses):
+    found = gaussian_mixture.clean_posterior(tf.constant(losses, tf.float32))
+    np.testing.assert_array_equal(found, np.ones(len(losses)))
 
 
 class InTffTest(federated_test_case.FederatedTestCase):

@@ -89,6 +89,41 @@ class ColumnsTest(federated_test_case.FederatedTestCase):
     )
     np.testing.assert_allclose(output.update.trainable[0], [[6, 0], [0, 0]], atol=1e-5)
 
+  def test_may_look_with_other_weights_and_leave_the_networks_own(self):
+    def columns(client):
+      other = tf.nest.map_structure(lambda w: 2 * w, client.weights)
+      of_other, before = client.predict(weights=other), client.predict()
+      return program.Columns({'margin': of_other[:, 0] - of_other[:, 1] - before[:, 0]})
+
+    # Margins 2 (2, -1, 1) less the logits (2, 0, 2): (2, -2, 0), and no step starts elsewhere.
+    output = one_client.run(
+        toy.client(0, *one_client.EXAMPLES),
+        weights=[[2, 0], [0, 1]],
+        training=one_client.ONE_STEP,
+        columns=columns,
+        loss=lambda s: tf.reduce_sum(s.columns['margin'] * s.logits[:, 0]),
+    )
+    np.testing.assert_allclose(output.update.trainable[0], [[2, 0], [-2, 0]], atol=1e-5)
+
+  def test_may_look_at_images_that_are_not_the_clients(self):
+    def columns(client):
+      # Of another number than the client's examples.
+      logits = client.predict(images=tf.constant([[1.0, 2.0], [3.0, 4.0]]))
+      return program.Columns({'of_image': tf.repeat(logits[1:], client.num_examples, axis=0)})
+
+    # The second image's logits are (6, 4), their sum 10: with each of the inputs (1, 0), (0, 1) and
+    # (1, 1) the gradient is 10 x.
+    output = one_client.run(
+        toy.client(0, *one_client.EXAMPLES),
+        weights=[[2, 0], [0, 1]],
+        training=one_client.ONE_STEP,
+        columns=columns,
+        loss=lambda s: tf.reduce_sum(
+            tf.reduce_sum(s.columns['of_image'], axis=1) * s.logits[:, 0]
+        ),
+    )
+    np.testing.assert_allclose(output.update.trainable[0], [[20, 0], [20, 0]], atol=1e-5)
+
   def test_of_several_programs_are_seen_by_both_and_the_last_labels_count(self):
     output = one_client.run(
         toy.client(0, [[1, 0]] * 2, [0, 0]),
@@ -100,11 +135,17 @@ class ColumnsTest(federated_test_case.FederatedTestCase):
                 {'b': tf.constant([10.0, 100.0])}, labels=c.labels + 9
             )
         ),
-        sums=(uplink.UplinkSum('labels', np.int32, 0, 100, 'a test'),),
-        final=lambda r: program.Sent(sums={'labels': tf.reduce_sum(r.labels)}),
+        sums=(
+            uplink.UplinkSum('labels', np.int32, 0, 100, 'a test'),
+            uplink.UplinkSum('columns', np.float32, 0, 1000, 'a test'),
+        ),
+        final=lambda r: program.Sent(sums={
+            'labels': tf.reduce_sum(r.labels),
+            'columns': tf.tensordot(r.columns['a'], r.columns['b'], 1),
+        }),
     )
     np.testing.assert_allclose(output.update.trainable[0], [[210, 0], [0, 0]])
-    self.assertEqual(output.sums['labels'], 18)
+    self.assertEqual((output.sums['labels'], output.sums['columns']), (18, 210))
 
 
 class VisitTest(federated_test_case.FederatedTestCase):
@@ -164,6 +205,24 @@ class VisitTest(federated_test_case.FederatedTestCase):
     self.assertAlmostEqual(
         output.sums['loss'], 7 * 2 * sum(range(count)) / steps, places=4
     )
+
+  def test_what_is_drawn_may_depend_on_columns_of_all_examples(self):
+    # Each visited example draws the values of examples that are not visited, in turn.
+    value = 10.0 ** np.arange(7, dtype=np.float32)
+
+    def draw(epoch):
+      others = tf.boolean_mask(epoch.columns['value'], ~np.array(_FIVE))
+      return {'drawn': tf.gather(others, tf.range(epoch.num_examples) % 2)}
+
+    output = one_client.run(
+        toy.client(4, *_SEVEN),
+        training={'epochs': 1, 'batch_size': 7, 'learning_rate': 1.0},
+        columns=lambda c: program.Columns({'value': tf.constant(value)}, visit=tf.constant(_FIVE)),
+        draw=draw,
+        loss=lambda s: tf.reduce_sum(s.columns['drawn']),
+    )
+    # Of seven examples the loss is sent.
+    self.assertAlmostEqual(output.sums['loss'] / 7, 3 * 10 + 2 * 10_000, places=2)
 
 
 class StepTest(federated_test_case.FederatedTestCase):
@@ -520,6 +579,55 @@ class SeveralNetworksTest(federated_test_case.FederatedTestCase):
     np.testing.assert_allclose(own['last'], own['second'])
     np.testing.assert_allclose(own['some'], own['second'][[2, 2, 0]])
     np.testing.assert_allclose(own['feature'], x)
+
+  def test_one_of_them_can_look_alone_and_trains_alone(self):
+    # Logits of the second on other images, twice, times those of the first.
+    def loss(s):
+      first, second = (network(2 * s.images, True) for network in s.networks)
+      return tf.reduce_sum(tf.stop_gradient(first[0]) * second[0]) + tf.reduce_sum(0 * second[1])
+
+    kernels = np.array([[1.0, 0], [0, 2]]), np.array([[3.0, 1], [1, 0]])
+    output = one_client.run(
+        toy.client(0, *one_client.EXAMPLES),
+        model=keras_model.several(toy.linear_model(), 2, 'first'), weights=kernels,
+        training=one_client.ONE_STEP, loss=loss,
+    )
+    x = 2 * np.array(one_client.EXAMPLES[0])
+    np.testing.assert_allclose(output.update.trainable[0], np.zeros((2, 2)))
+    np.testing.assert_allclose(output.update.trainable[1], x.T @ x @ kernels[0])
+
+  @parameterized.parameters((True, False), (False, True))
+  def test_statistics_move_by_what_a_network_is_trained_on(self, *trains):
+    model = toy.linear_model('batch')
+
+    def loss(s):
+      return tf.add_n([
+          tf.reduce_sum(network(3 * s.images, trained)[0])
+          for network, trained in zip(s.networks, trains, strict=True)
+      ])
+
+    first = ([0, 0], [1, 1]) * 2
+    output = one_client.run(
+        toy.client(0, *one_client.EXAMPLES),
+        model=keras_model.several(model, 2, 'first'), loss=loss, training=one_client.ONE_STEP,
+        statistics=[np.array(v, np.float32) for v in first],
+    )
+    x = np.array(one_client.EXAMPLES[0])
+    for i, trained in enumerate(trains):
+      mean = 0.1 * x.mean(axis=0)  # The step itself.
+      if trained:
+        mean = 0.9 * mean + 0.1 * 3 * x.mean(axis=0)
+      np.testing.assert_allclose(-output.update.non_trainable[2 * i], mean, rtol=1e-5)
+
+  def test_a_single_network_is_the_one_that_is_trained(self):
+    def loss(s):
+      [network] = s.networks
+      return tf.reduce_sum(network(2 * s.images, True)[0])
+
+    output = one_client.run(
+        toy.client(0, *one_client.EXAMPLES), training=one_client.ONE_STEP, loss=loss
+    )
+    np.testing.assert_allclose(output.update.trainable[0], [[4, 4], [4, 4]])
 
   def test_received_networks_are_all_there(self):
     # The second is taught by the first as it was received: twice its logits.

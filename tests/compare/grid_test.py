@@ -10,14 +10,11 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from tff_noise import types
-from tff_noise.algorithms import catalog
 from tff_noise.algorithms import fedcorr
 from tff_noise.compare import grid
-from tff_noise.compare import planned
 from tff_noise.data import noise
 from tff_noise.data import partition
 from tff_noise.federated import task as task_lib
-from tff_noise.program import flags
 
 _CONTENT = {
     'title': 'A table',
@@ -35,7 +32,7 @@ _CONTENT = {
     'methods': [
         {'name': 'FedAvg', 'flags': {'method': 'fedavg'}},
         {'name': 'Ours', 'flags': {'method': 'feddpcont', 'param': ['weight=0.5']}},
-        {'name': 'ARFL', 'flags': {'method': 'arfl', 'noise_rho': 0.5}},
+        {'name': 'GCE', 'flags': {'method': 'gce', 'noise_rho': 0.5}},
     ],
     'published': {'FedAvg': {'low': [76.5, 0.9], 'high': [63]}},
 }
@@ -67,7 +64,7 @@ class LoadTest(GridTestCase):
     loaded = self.load()
     self.assertLen(loaded.cells, 3 * 2 * 2)
     self.assertLen({(c.method, c.setting, c.seed) for c in loaded.cells}, 12)
-    self.assertEqual(loaded.methods, ('FedAvg', 'Ours', 'ARFL'))
+    self.assertEqual(loaded.methods, ('FedAvg', 'Ours', 'GCE'))
     self.assertEqual(loaded.settings, ('low', 'high'))
     self.assertEqual(loaded.seeds, (3, 4))
 
@@ -78,7 +75,7 @@ class LoadTest(GridTestCase):
     found = {
         (c.method, c.setting): (c.config.noise_rate, c.config.openset_q)
         for c in self.load(seeds=[0]).cells
-        if c.config and (c.method, c.setting) != ('Ours', 'low')
+        if c.method != 'GCE' and (c.method, c.setting) != ('Ours', 'low')
     }
     self.assertEqual(
         found,
@@ -100,7 +97,7 @@ class LoadTest(GridTestCase):
 
   def test_rows_of_a_scale(self):
     self.content['scales']['reduced']['methods'] = {
-        'Ours': {'param': ['weight=0.25'], 'openset_q': 0.9}, 'ARFL': None,
+        'Ours': {'param': ['weight=0.25'], 'openset_q': 0.9}, 'GCE': None,
     }
     loaded = self.load(seeds=[1])
     self.assertEqual(loaded.methods, ('FedAvg', 'Ours'))
@@ -110,24 +107,16 @@ class LoadTest(GridTestCase):
 
   def test_seeds_and_flags_of_the_command_line_win(self):
     loaded = self.load(seeds=[8], extra=['--rounds=2'])
-    configs = [c.config for c in loaded.cells if c.config]
+    configs = [c.config for c in loaded.cells]
     self.assertEqual({c.seed for c in configs}, {8})
     self.assertEqual({c.rounds for c in configs}, {2})
 
   def test_cells_of_a_seed_share_scene_and_cohorts(self):
     # The scene is drawn from these fields and the seed alone, see program/data.py.
-    first, second = [
-        c.config for c in self.load(seeds=[1]).cells if c.setting == 'low' and c.config
-    ]
+    first, second, _ = [c.config for c in self.load(seeds=[1]).cells if c.setting == 'low']
     self.assertEqual(first.data_spec(), second.data_spec())
     self.assertEqual(first.scene_spec(), second.scene_spec())
     self.assertEqual(first.clients_per_round, second.clients_per_round)
-
-  def test_what_is_planned_is_lacking_and_no_error(self):
-    lacking = {c.method: c.lacking for c in self.load().cells}
-    self.assertEqual(lacking, {'FedAvg': '', 'Ours': '', 'ARFL': 'method arfl'})
-    full = [c for c in self.load('full').cells if c.method == 'FedAvg']
-    self.assertEqual({(c.lacking, c.config.dataset) for c in full}, {('', 'cifar10')})
 
   def test_metrics_its_own_first(self):
     self.assertEqual(self.load().metrics, ('best_test_accuracy', 'last10_test_accuracy'))
@@ -145,6 +134,13 @@ class LoadTest(GridTestCase):
 
 
 class MistakeTest(GridTestCase):
+
+  def test_key_that_is_there_twice(self):
+    with open(self.path, 'w', encoding='utf-8') as file:
+      yaml.safe_dump(self.content, file)
+      file.write('metric: final_test_accuracy\n')
+    with self.assertRaisesRegex(types.UsageError, "is not YAML .*'metric' is there twice.*line"):
+      grid.load(self.path, 'reduced', None, (), 'runs')
 
   def test_unknown_method(self):
     self.content['methods'][1]['flags'] = {'method': 'fedavgg'}
@@ -213,7 +209,7 @@ class MistakeTest(GridTestCase):
     self.assert_refused(message)
 
   @parameterized.parameters(
-      ({'FedAv': {}}, "scales: no method 'FedAv'; methods: FedAvg, Ours, ARFL"),
+      ({'FedAv': {}}, "scales: no method 'FedAv'; methods: FedAvg, Ours, GCE"),
       ({'Ours': 3}, 'scales: Ours: expected flags, or null to leave it out, got 3'),
   )
   def test_wrong_rows_of_a_scale(self, rows, message):
@@ -288,15 +284,6 @@ class FromFlagsTest(parameterized.TestCase):
       self._grid(vary=[text])
 
 
-class PlannedTest(absltest.TestCase):
-
-  def test_what_works_is_not_planned(self):
-    known = {'method': catalog.ALGORITHMS}
-    self.assertEqual(set(known), set(planned.VALUES))
-    for name, values in planned.VALUES.items():
-      self.assertEmpty(values & set(known[name]), name)
-
-
 class PaperGridsTest(parameterized.TestCase):
 
   @parameterized.product(
@@ -314,17 +301,11 @@ class PaperGridsTest(parameterized.TestCase):
       name=sorted(n for n in os.listdir('configs/grids') if '_table' in n),
       scale=['full', 'reduced'],
   )
-  def test_data_and_training_of_a_method_that_is_lacking_are_valid_already(self, name, scale):
-    # A mistake in these flags would be found only on the day the method works.
+  def test_labels_are_noisy_where_they_are_split(self, name, scale):
+    # Which only the drawing of the scene would refuse.
     for cell in grid.load(os.path.join('configs/grids', name), scale, None, (), 'runs').cells:
-      arguments = [
-          a for a in cell.arguments
-          if a.removeprefix('--').split('=')[0]
-          not in {'method', 'param', 'stages', 'base', 'base_param'}
-      ]
-      config = flags.config_from(flags.parse(['train', '--method=fedavg', *arguments]))
+      config = cell.config
       self.assertEqual(config.seed, cell.seed)
-      # Which only the drawing of the scene would refuse.
       self.assertFalse(
           partition.splits_noisy_labels(config.partition) and noise.needs_clients(config.noise)
       )
@@ -339,7 +320,7 @@ class PaperGridsTest(parameterized.TestCase):
         if scale not in yaml.safe_load(file)['scales']:
           continue
       loaded = grid.load(os.path.join('configs/grids', name), scale, None, (), 'runs')
-      for config in (c.config for c in loaded.cells if c.config):
+      for config in (c.config for c in loaded.cells):
         if config.method == 'fedcorr':
           rows.add(name)
           task = task_lib.Task(
@@ -357,9 +338,9 @@ class PaperGridsTest(parameterized.TestCase):
   @parameterized.parameters(
       *sorted(n for n in os.listdir('configs/grids') if n.endswith('.yaml') and '_table' not in n)
   )
-  def test_grid_without_a_paper_loads_and_is_all_there(self, name):
+  def test_grid_without_a_paper_loads(self, name):
     loaded = grid.load(os.path.join('configs/grids', name), 'reduced', None, (), 'runs')
-    self.assertEmpty([c.lacking for c in loaded.cells if c.lacking])
+    self.assertNotEmpty(loaded.cells)
 
 
 if __name__ == '__main__':

@@ -12,6 +12,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from tff_noise.algorithms import fedcorr
+from tff_noise.algorithms import lc
+from tff_noise.algorithms import trevision
 from tff_noise.compare import grid
 from tff_noise.federated import task as task_lib
 from tff_noise.program import flags
@@ -51,6 +53,15 @@ _FEDCORR_PARAMS = {
     'clean_threshold': 0.1, 'lid_neighbours': 20, 'fraction': 0,
 }
 _NORM = {'term': 'norm', 'mu': 1}
+# Fu et al.'s, which FedCorr does not change.
+_ARFL = {'params': {'weight': 2, 'threshold': 0.1}}
+# Section 4.1, of the baselines: 20 local epochs after 20 rounds of FedAvg.
+_JOINTOPT = {
+    'stages_given': {'warm_up': 20},
+    'params': {'joint_epochs': 20, 'warm_up_loss': 'cross_entropy'},
+}
+_DIVIDEMIX = {'stages_given': {'warm_up': 20}, 'params': {'divide_epochs': 20}}
+_AMONG_FEDCORRS = {'ARFL': _ARFL, 'JointOpt': _JOINTOPT, 'DivideMix': _DIVIDEMIX}
 _PRUNING = {'keep': 5, 'prune': 0.5}
 
 
@@ -71,19 +82,40 @@ _FORGET = {
     for noise in ('symmetric', 'random') for rate in (0.2, 0.4, 0.6, 0.8)
 }
 
+# FedDPCont, section 5.1: LC after round 150, with counts above 95 %; T-revision's phases end with
+# rounds 20, 160 and 300.
+_CORRECTION = {
+    'stages': {'train': 150, 'correct': 150},
+    'params': {
+        'correction': 'forward', 'estimator': 'counts', 'scope': 'client', 'confidence': 0.95,
+        'restart': False,
+    },
+}
+_REVISION = {
+    'stages': {'estimate': 20, 'correct': 140, 'revise': 140},
+    'params': {'correction': 'forward', 'gradient': 'paper'},
+}
+# What the other authors' scripts have.
+_FEDRN = {'params': {'neighbours': 2, 'expertise_weight': 0.6, 'threshold': 0.5}}
+_FEDNORO = {'params': {'weight': 0.8, 'temperature': 0.8, 'kl': 'code', 'distance': 'tensors'}}
+_AMONG_FEDDPCONTS = {'LC': _CORRECTION, 'T-revision': _REVISION, 'FedRN': _FEDRN}
+
 # By grid: what all rows have, and by row what it has besides.
 _PAPERS = {
     'fedcorr_table2': (_FEDCORR_CIFAR10, {
-        'FedAvg': {}, 'FedProx': {'params': _NORM}, 'RoFL': {}, 'FedCorr': _fedcorr(5, 500, 450),
+        'FedAvg': {}, 'FedProx': {'params': _NORM}, 'RoFL': {}, **_AMONG_FEDCORRS,
+        'FedCorr': _fedcorr(5, 500, 450),
     }),
     'fedcorr_table3': (_FEDCORR_CIFAR100, {
-        'FedAvg': {}, 'FedProx': {'params': _NORM}, 'FedCorr': _fedcorr(10, 450, 450),
+        'FedAvg': {}, 'FedProx': {'params': _NORM}, **_AMONG_FEDCORRS,
+        'FedCorr': _fedcorr(10, 450, 450),
     }),
     'fedcorr_table4': (_FEDCORR_CIFAR10, {
-        'FedAvg': {}, 'FedProx': {'params': _NORM}, 'FedCorr': _fedcorr(5, 500, 450),
+        'FedAvg': {}, 'FedProx': {'params': _NORM}, **_AMONG_FEDCORRS,
+        'FedCorr': _fedcorr(5, 500, 450),
     }),
     'fedcorr_table5': (_CLOTHING1M, {
-        'FedAvg': {}, 'FedProx': {'params': _NORM},
+        'FedAvg': {}, 'FedProx': {'params': _NORM}, **_AMONG_FEDCORRS,
         'FedCorr': _fedcorr(2, 50, 50, relabel_ratio=0.8, confidence=0.9),
     }),
     'fedcorr_table6': (_FEDCORR_CIFAR10, {
@@ -98,10 +130,11 @@ _PAPERS = {
     'feddpcont_table2': (_FEDDPCONT, {
         'FedAvg': {}, 'FedBN': {},
         'FedCorr': {'params': {**_FEDCORR_PARAMS, 'mixup': False, 'iterations': 5}},
-        'Co-teaching': _FORGET, 'FedDPCont': _epsilon('0.81'),
+        'Co-teaching': _FORGET, 'FedDPCont': _epsilon('0.81'), **_AMONG_FEDDPCONTS,
+        'FedNoRo': _FEDNORO,
     }),
     'feddpcont_table3': ({**_FEDDPCONT, 'dataset': ..., 'model': ...}, {
-        'FedAvg': {},
+        'FedAvg': {}, **_AMONG_FEDDPCONTS,
         # By setting. FedCorr's own of each data set.
         'FedCorr': {
             'CIFAR-10N worst': {'params': {**_FEDCORR_PARAMS, 'mixup': False, 'iterations': 5}},
@@ -121,7 +154,8 @@ _PAPERS = {
         'epsilon 0.01': _epsilon('0.01'), 'FedDPCont, no DP': {'label_prior': 'none'},
     }),
     'feddpcont_table6': ({**_FEDDPCONT, 'dataset': 'cifar100'}, {
-        'FedAvg': {}, 'FedDPCont': _epsilon('3.21'), 'Co-teaching': _FORGET,
+        'FedAvg': {}, 'FedDPCont': _epsilon('3.21'), 'Co-teaching': _FORGET, **_AMONG_FEDDPCONTS,
+        'FedNoRo': _FEDNORO,
         'FedCorr': {'params': {**_FEDCORR_PARAMS, 'mixup': False, 'iterations': 10}},
     }),
     'feddpcont_table10': ({**_FEDDPCONT, 'dataset': ...}, {
@@ -149,13 +183,17 @@ _PAPERS = {
 }
 
 
+# What divides --rounds among stages.
+_STAGES_OF = {'lc': lc.stage_lengths, 'trevision': trevision.stage_lengths}
+
+
 @functools.cache
 def _load(name):
   return grid.load(os.path.join('configs/grids', f'{name}.yaml'), 'full', None, (), 'runs')
 
 
 def _stages(config):
-  """Iterations and rounds of FedCorr's stages, as it divides them itself."""
+  """Rounds of a method's stages, as it divides them itself; of FedCorr's first the iterations."""
   params = config.method_params()
   task = task_lib.Task(
       model=None, rounds=config.rounds, stages=config.stage_lengths(),
@@ -163,6 +201,8 @@ def _stages(config):
       availability=config.availability(config.clients),
       client_sizes=np.zeros(config.clients), seed=config.seed,
   )
+  if config.method != 'fedcorr':
+    return _STAGES_OF[config.method](task)
   visits = fedcorr.plan_visits(task, params)
   lengths = fedcorr.stage_lengths(task, params, len(visits))
   return {
@@ -180,6 +220,8 @@ def _resolved(config, key):
       return vars(config.base_params())
     case 'stages':
       return _stages(config)
+    case 'stages_given':
+      return config.stage_lengths()
     case _:
       return getattr(config, key)
 

@@ -201,17 +201,6 @@ class RenderTest(grid_case.GridCase):
     self.assertIn('| fedavg, paper | 76.84 ± 0.91 | – |', text)
     self.assertIn('Paper: The paper. Ours: scale "command line": --rounds=2.', text)
 
-  def test_not_available_is_shown_as_such(self):
-    self.write()
-    cells = tuple(
-        c._replace(config=None, lacking='method x') if c.method == 'feddpcont' else c
-        for c in self.grid.cells
-    )
-    grid = self.grid._replace(cells=cells)
-    text = tables.to_markdown(grid, tables.collect(grid))
-    self.assertNotIn('| feddpcont |', text)
-    self.assertIn('- feddpcont, 2 settings: not available: method x', text)
-
   def test_csv_has_the_same_numbers(self):
     self.write()
     rows = list(csv.DictReader(io.StringIO(

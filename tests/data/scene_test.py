@@ -685,6 +685,20 @@ class FederationTest(absltest.TestCase):
     client = scene.federation(dataset, _scene(), seed=0).clients[0]
     self.assertEqual(client.x.tolist(), [b'/images/1.png', b'/images/3.png'])
 
+  def test_centralised_is_one_client_with_the_same_labels(self):
+    before = _everything()._replace(nominal_rate=np.array([0.25, 0.75]))
+    after = scene.centralised(before)
+    self.assertEqual(after.num_clients, 1)
+    np.testing.assert_array_equal(after.noisy_label, before.noisy_label)
+    np.testing.assert_array_equal(after.client_of == scene.SERVER, before.client_of == scene.SERVER)
+    np.testing.assert_array_equal(after.sizes, [before.sizes.sum()])
+    self.assertAlmostEqual(
+        after.nominal_rate[0],
+        np.average(np.array([0.25, 0.75]), weights=before.sizes),
+    )
+    unknown = scene.centralised(before._replace(nominal_rate=np.full(2, np.nan)))
+    self.assertTrue(np.isnan(unknown.nominal_rate[0]))
+
   def test_clean_labels_change_nothing_a_client_holds(self):
     # Ground truth must not reach training by any way.
     dataset = _dataset()

@@ -761,6 +761,13 @@ class MessagesTest(federated_test_case.FederatedTestCase):
     self.assertTrue(field.disclosure.shows_single_clients)
     self.assertEqual((field.name, field.type_spec), ('told of other clients', 'float32[2]'))
     self.assertEqual((field.num_bytes, field.reason), (8, 'a test'))
+    self.assertIsNone(field.protection)
+
+  def test_from_others_is_protected_by_what_protects_the_others(self):
+    shield = protection.LabelReports(2, '1.0')
+    (field,) = self._train(from_others=True, protection=shield).released[-1:]
+    self.assertIs(field.disclosure, uplink.Disclosure.OTHER_CLIENTS)
+    self.assertEqual(field.protection, shield)
 
   def test_of_a_computation_without_a_next_model(self):
     look = program.ClientProgram(

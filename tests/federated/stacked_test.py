@@ -135,8 +135,12 @@ class DecideTest(parameterized.TestCase):
     changed = {name: np.array(v, rows[name].dtype) for name, v in changes.items()}
     return {**rows, **changed}
 
-  def _decide(self, rows, selector=None, combine=None, round_num=1, seed=0, client_model=None):
-    opt = _fed_avg(combine=combine, client=program.ClientProgram(sums=(_TWICE,)))
+  def _decide(
+      self, rows, selector=None, combine=None, round_num=1, seed=0, client_model=None,
+      optimizer=None,
+  ):
+    opt = optimizer or _fed_avg(combine=combine)
+    opt = opt._replace(client=program.ClientProgram(sums=(_TWICE,)))
     if client_model is not None:
       opt = opt._replace(client_model=client_model)
     keep = None
@@ -219,6 +223,22 @@ class DecideTest(parameterized.TestCase):
         tf.reshape(found.inputs.update.trainable[0], [-1]),
         np.median(rows['update'][used], axis=0), rtol=1e-5,
     )
+
+  def test_an_optimizer_may_weigh_clients_by_what_they_report_and_send(self):
+    seen = []
+
+    def weigh(contributions):
+      seen.append([t.shape.as_list() for t in contributions.tensors(contributions.updates[0])])
+      return contributions.weights * contributions.reports['grade']
+
+    rows = self._rows(4, weight=[1, 0, 2, 3], grade=[5, 9, 1, 0])
+    found = self._decide(rows, optimizer=_fed_avg(weigh=weigh))
+    np.testing.assert_allclose(
+        tf.reshape(found.inputs.update.trainable[0], [-1]),
+        (5 * rows['update'][0] + 2 * rows['update'][2]) / 7, rtol=1e-5,
+    )
+    self.assertEqual(seen, [[[2, 2]]])
+    self.assertEqual(float(found.inputs.sums['examples']), 6)
 
   def test_diverged_clients_are_never_kept(self):
     rows = self._rows(4, client=[0, 1, 2, 3], weight=[1, 0, 1, 0], grade=[1, 9, 2, 8])
@@ -431,15 +451,19 @@ class SelectedRoundTest(federated_test_case.FederatedTestCase):
       kept.append(int(np.flatnonzero(output.metrics['reports']['kept'])[0]))
     self.assertLen(set(kept), 3)
 
-  @parameterized.parameters(True, False)
-  def test_declares_exactly_a_row_of_each_client_and_sums(self, by_selector):
+  @parameterized.parameters(
+      (True, {}, 'a test; '),
+      (False, {'combine': stacked.median}, 'what is made of single updates'),
+      (False, {'weigh': lambda contributions: contributions.weights}, 'what updates are weighted'),
+  )
+  def test_declares_exactly_a_row_of_each_client_and_sums(self, by_selector, sees_updates, reason):
     selector, options = self._steps_selector(2)
     opt = _fed_avg(
         client=program.ClientProgram(
             final=lambda result: program.Sent(sums={'twice': 2 * result.num_examples}),
             sums=(_TWICE,),
         ),
-        combine=None if by_selector else stacked.median,
+        **sees_updates,
     )
     result = _build(opt, selector if by_selector else None, **options)
     *sums, row = result.fields
@@ -454,7 +478,7 @@ class SelectedRoundTest(federated_test_case.FederatedTestCase):
     self.assertEqual(row.num_bytes, 4 * (1 + 4 + 1 + 1 + 1))
     self.assertEqual(result.uplink_bytes, row.num_bytes + 3 * 4)
     self.assertIn('twice: a test; steps: a test', row.reason)
-    self.assertStartsWith(row.reason, 'a test; ' if by_selector else 'the middle of')
+    self.assertStartsWith(row.reason, reason)
     # Four weights and the number of the round.
     self.assertEqual(result.broadcast_bytes, 16 + 4)
     self.assertLen(disclosure.client_to_server_edges(result.process.next), 4)

@@ -22,6 +22,19 @@ class LossesTest(parameterized.TestCase):
     expected = -np.mean(_log_softmax(_LOGITS)[[0, 1], _LABELS])
     self.assertAlmostEqual(losses.cross_entropy(_LOGITS, _LABELS).numpy(), expected, places=6)
 
+  @parameterized.parameters(
+      {'form': types.CrossEntropy()},
+      {'form': types.CrossEntropy(0.1, 2.0, 'rescale', keep_probability=0.7)},
+  )
+  def test_soft_cross_entropy_is_linear_in_its_targets(self, form):
+    ones = np.eye(3, dtype=np.float32)
+    each = [losses.cross_entropy(_LOGITS[:1], np.array([k]), form).numpy() for k in range(3)]
+    targets = np.array([[0.2, 0.7, 0.3]], np.float32)
+    value = losses.soft_cross_entropy(_LOGITS[:1], targets, form).numpy()
+    self.assertAlmostEqual(value, (targets[0] * each).sum(), places=5)
+    given = losses.soft_cross_entropy(_LOGITS, ones[_LABELS], form).numpy()
+    self.assertAlmostEqual(given, losses.cross_entropy(_LOGITS, _LABELS, form).numpy(), places=5)
+
   def test_symmetric_cross_entropy_by_hand(self):
     logits, label = np.array([[2.0, 1.0, 0.0]], np.float32), np.array([1], np.int32)
     for forward, reverse, expected in (
@@ -290,6 +303,130 @@ class GeneralisedCrossEntropyTest(parameterized.TestCase):
     small = losses.generalised_cross_entropy(logits, np.array([1]), q=1e-6, form=form).numpy()
     of_cross_entropy = losses.cross_entropy(logits, np.array([1]), form).numpy()
     self.assertAlmostEqual(small, of_cross_entropy, places=4)
+
+
+class TransitionTest(parameterized.TestCase):
+  """Losses that are corrected by a transition matrix."""
+
+  _T = np.array([[0.8, 0.2, 0], [0.1, 0.7, 0.2], [0, 0.3, 0.7]], np.float32)
+  _Z = np.array([[2, 1, 0]], np.float32)
+
+  def _with_gradient(self, loss, logits, *args, **kwargs):
+    logits = tf.constant(logits)
+    with tf.GradientTape() as tape:
+      tape.watch(logits)
+      value = loss(logits, *args, **kwargs)
+    return value.numpy(), tape.gradient(value, logits).numpy()
+
+  @parameterized.parameters(
+      (0, 0.585791, [-0.290796, 0.200765, 0.090031]),
+      (1, 1.104528, [0.263728, -0.272251, 0.008522]),
+      (2, 2.189550, [0.665241, -0.192415, -0.472826]),
+  )
+  def test_forward_by_hand(self, label, expected, gradient):
+    value, slope = self._with_gradient(
+        losses.forward_corrected_cross_entropy, self._Z, np.int32([label]), self._T
+    )
+    self.assertAlmostEqual(value, expected, places=5)
+    np.testing.assert_allclose(slope, [gradient], atol=1e-5)
+
+  @parameterized.parameters(
+      (0, 0.225788, [-0.637789, 0.668971, -0.031182]),
+      (1, 1.134879, [0.877362, -1.452241, 0.574879]),
+      (2, 2.953061, [0.574332, 0.972001, -1.546333]),
+  )
+  def test_backward_by_hand(self, label, expected, gradient):
+    value, slope = self._with_gradient(
+        losses.backward_corrected_cross_entropy, self._Z, np.int32([label]), self._T
+    )
+    self.assertAlmostEqual(value, expected, places=5)
+    np.testing.assert_allclose(slope, [gradient], atol=1e-5)
+
+  def test_backward_is_unbiased(self):
+    each = [
+        losses.backward_corrected_cross_entropy(self._Z, np.int32([y]), self._T).numpy()
+        for y in range(3)
+    ]
+    np.testing.assert_allclose(self._T @ each, -_log_softmax(self._Z)[0], atol=1e-5)
+
+  def test_of_symmetric_noise_forward_is_the_loss_of_flipped_labels(self):
+    logits, label = np.arange(10, dtype=np.float32)[np.newaxis] / 3, np.int32([3])
+    symmetric = np.full((10, 10), 0.4 / 9, np.float32)
+    np.fill_diagonal(symmetric, 0.6)
+    value = losses.forward_corrected_cross_entropy(logits, label, symmetric).numpy()
+    self.assertAlmostEqual(value, 2.709864, places=5)
+    flipped = types.CrossEntropy(keep_probability=0.6)
+    self.assertAlmostEqual(losses.cross_entropy(logits, label, flipped).numpy(), value, places=5)
+    # And the identity of labels that were flipped like this is the same.
+    identity = np.eye(10, dtype=np.float32)
+    also = losses.forward_corrected_cross_entropy(logits, label, identity, flipped).numpy()
+    self.assertAlmostEqual(also, value, places=5)
+
+  @parameterized.parameters(
+      (types.CrossEntropy(),), (types.CrossEntropy(0.1, 2.0, 'rescale'),),
+      (types.CrossEntropy(keep_probability=0.8),),
+  )
+  def test_identity_corrects_nothing(self, form):
+    expected = losses.cross_entropy(_LOGITS, _LABELS, form).numpy()
+    identity = np.eye(3, dtype=np.float32)
+    forward = losses.forward_corrected_cross_entropy(_LOGITS, _LABELS, identity, form).numpy()
+    self.assertAlmostEqual(forward, expected, places=5)
+    if form.keep_probability == 1:
+      backward = losses.backward_corrected_cross_entropy(_LOGITS, _LABELS, identity, form).numpy()
+      self.assertAlmostEqual(backward, expected, places=5)
+      for attached in (False, True):
+        weighted = losses.reweighted_cross_entropy(
+            _LOGITS, _LABELS, identity, attached=attached, form=form
+        ).numpy()
+        self.assertAlmostEqual(weighted, expected, places=5)
+
+  @parameterized.parameters(
+      losses.forward_corrected_cross_entropy, losses.backward_corrected_cross_entropy
+  )
+  def test_matrix_that_excludes_a_label_has_a_finite_loss(self, loss):
+    excludes = np.array([[1, 0, 0], [1, 0, 0], [0, 0, 1]], np.float32)
+    value, slope = self._with_gradient(loss, self._Z, np.int32([1]), excludes)
+    self.assertTrue(np.isfinite(value) and np.isfinite(slope).all())
+
+  def test_true_matrix_prefers_the_wrong_class_of_an_open_set_client(self):
+    # FedDPCont, section 3.4: labels 2 and 3 where T says that they come of class 2 with 2/3, and of
+    # class 3 with 3/4: forward correction is least at f_3 = 1.
+    t = np.eye(4, dtype=np.float32)
+    t[2], t[3] = [0, 1 / 3, 2 / 3, 0], [0, 1 / 4, 3 / 4, 0]
+    sure = 40 * np.eye(4, dtype=np.float32)
+    value = [
+        losses.forward_corrected_cross_entropy(sure[[k]], np.int32([2]), t).numpy() for k in (2, 3)
+    ]
+    np.testing.assert_allclose(value, [0.405465, 0.287682], atol=1e-5)
+
+  @parameterized.parameters(
+      (False, [0.491308, -0.557799, 0.066491]), (True, [0.073905, -0.055663, -0.018243])
+  )
+  def test_reweighting_by_hand(self, attached, gradient):
+    logits, labels = np.array([[2, 1, 0], [0, 1, 2]], np.float32), np.int32([1, 2])
+    value, slope = self._with_gradient(
+        losses.reweighted_cross_entropy, logits, labels, self._T, attached=attached
+    )
+    # beta = (.738541, 1.292698).
+    self.assertAlmostEqual(value, (0.738541 * 1.407606 + 1.292698 * 0.407606) / 2, places=5)
+    self.assertAlmostEqual(value, 0.783243, places=5)
+    np.testing.assert_allclose(2 * slope[0], gradient, atol=1e-5)
+
+  def test_reweighting_moves_the_labels_column_of_the_matrix(self):
+    t = tf.constant(self._T)
+    with tf.GradientTape() as tape:
+      tape.watch(t)
+      value = losses.reweighted_cross_entropy(self._Z, np.int32([1]), t, attached=True)
+    slope = tape.gradient(value, t).numpy()
+    np.testing.assert_allclose(slope[:, 1], [-2.087014, -0.767769, -0.282447], atol=1e-5)
+    np.testing.assert_array_equal(slope[:, [0, 2]], np.zeros((3, 2)))
+
+  def test_reweighting_divides_by_no_zero(self):
+    value, slope = self._with_gradient(
+        losses.reweighted_cross_entropy, self._Z, np.int32([1]), np.zeros((3, 3), np.float32),
+        attached=True,
+    )
+    self.assertTrue(np.isfinite(value) and np.isfinite(slope).all())
 
 
 if __name__ == '__main__':

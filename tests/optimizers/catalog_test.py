@@ -12,6 +12,7 @@ from absl.testing import parameterized
 from tests import federated_test_case
 from tests import toy
 from tests.optimizers import rounds
+from tff_noise import types
 from tff_noise.optimizers import catalog
 
 # So large that its variance overflows.
@@ -81,6 +82,13 @@ class EveryOptimizerTest(federated_test_case.FederatedTestCase):
     before = self._snapshot(federation, 2)
     self.assertEqual(federation.round(2)['rejected'], 1)
     self._assert_same(self._snapshot(federation, 2), before)
+
+  @parameterized.parameters('fednova', 'scaffold')
+  def test_what_reckons_with_steps_of_sgd_refuses_others(self, name):
+    with self.assertRaisesRegex(
+        types.UsageError, f'^--local_optimizer=adam: {name} reckons with .*--local_optimizer=sgd'
+    ):
+      rounds.Federation(name, _CLIENTS, _TRAINING._replace(optimizer='adam'))
 
   @parameterized.parameters('feddyn', 'scaffold', 'fedbn')
   def test_client_that_diverges_later_keeps_what_it_had(self, name):

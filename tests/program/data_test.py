@@ -67,6 +67,27 @@ class DataTest(absltest.TestCase):
     dataset, scene = _load()
     self.assertIsNone(scene_lib.validation(dataset, scene))
 
+  def test_centralised_has_the_labels_of_the_federation(self):
+    noise = ('--partition=iid', '--noise=client_uniform', '--noise_rho=0.5')
+    _, scene = _load(*noise)
+    _, together = _load(*noise, '--centralised', '--clients_per_round=1')
+    self.assertEqual((scene.num_clients, together.num_clients), (20, 1))
+    np.testing.assert_array_equal(together.noisy_label, scene.noisy_label)
+    path = os.path.join(self.folder, 'scene.npz')
+    scene_lib.save(scene, path)
+    _, loaded = _load(f'--scene={path}', '--centralised', '--clients_per_round=1')
+    np.testing.assert_array_equal(loaded.sizes, [1400])
+
+  def test_centralised_has_rounds_of_one_client(self):
+    with self.assertRaisesRegex(
+        types.UsageError, '^--clients_per_round must be 1 with --centralised, got 10$'
+    ):
+      _config('--centralised')
+
+  def test_method_that_hides_in_a_sum_is_not_centralised(self):
+    with self.assertRaisesRegex(types.UsageError, '^feddpcont needs at least 2 clients, got 1'):
+      _config('--centralised', '--clients_per_round=1', '--method=feddpcont')
+
   def test_own_directory_is_read_at_the_size_of_the_data(self):
     folder = self._image_folder(['1', '3'])
     dataset, scene = _load(

@@ -45,6 +45,39 @@ def _own(*labels):
 _State = collections.namedtuple('_State', ['own', 'records'])
 
 
+class PosteriorsTest(parameterized.TestCase):
+
+  def test_posteriors_of_each_client_go_to_its_examples(self):
+    own = {'right': [np.array(p, np.float32) for p in ([0, 1, 2], [3, 4, 5], [6, 7, _NAN])]}
+    found = ground_truth.current_posteriors(_algorithm(posterior='right'), _scene(), own)
+    np.testing.assert_array_equal(found, np.array([0, 3, 6, _NAN, 1, 4, 7, 2, 5, _NAN], np.float32))
+
+  @parameterized.parameters(
+      ([0.1, 0.2, 0.3], [0.4, 0.5, 0.6, 0.7, 0.8], 1.0),
+      ([0.4, 0.5, 0.6], [0.1, 0.1, 0.2, 0.2, 0.3], 0.0),
+      ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5, 0.5], 0.5),
+      ([0.2, _NAN, _NAN], [0.1, 0.2, 0.3, _NAN, _NAN], 0.5),
+      ([_NAN, _NAN, _NAN], [0.1, 0.2, 0.3, 0.4, 0.5], _NAN),
+  )
+  def test_auc(self, wrong, right, expected):
+    posteriors = np.full(10, 0.9, np.float32)
+    posteriors[[1, 5, 6]] = wrong
+    posteriors[[0, 2, 4, 7, 8]] = right
+    # Those of the server, and of unknown truth, do not count.
+    np.testing.assert_equal(ground_truth.wrong_label_auc(_scene(), posteriors), expected)
+
+  def test_auc_is_the_share_of_pairs(self):
+    rng = np.random.default_rng(0)
+    scene = _scene()._replace(
+        client_of=np.zeros(60, np.int32), noisy_label=rng.integers(2, size=60),
+        clean_label=rng.integers(2, size=60), nominal_rate=np.full(1, 0.5),
+    )
+    posteriors = rng.integers(9, size=60).astype(np.float32) / 8
+    wrong, right = posteriors[scene.flipped], posteriors[~scene.flipped]
+    pairs = (right > wrong[:, np.newaxis]) + (right == wrong[:, np.newaxis]) / 2
+    self.assertAlmostEqual(ground_truth.wrong_label_auc(scene, posteriors), pairs.mean())
+
+
 class LabelsTest(parameterized.TestCase):
 
   def test_labels_of_each_client_go_to_its_examples(self):

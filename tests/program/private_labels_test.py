@@ -31,8 +31,11 @@ _PARAMS = {
     'clipfl': {'keep': 1}, 'poc': {'candidates': 3},
     # As long as it replaces no label.
     'rofl': {'pseudo_labels_from': 2},
+    'feddiv': {'confidence': 1.0, 'warm_up_iterations': 0},
     'fedlsr': {'view': 'training'},  # These clients hold no images.
 }
+# As long as they replace no label, too.
+_STAGES = {'dividemix': {'warm_up': 2, 'divide': 0}}
 _ABLE = tuple((n, n) for n, m in catalog.ALGORITHMS.items() if not m.corrects_labels)
 _REPORTS = protection.LabelReports(_CLASSES, _EPSILON)
 
@@ -77,7 +80,7 @@ def _task(prior='shrinkage', loss=None, **changes):
 
 def _algorithm(name, task=None):
   """What a run with --training_labels=private builds."""
-  task = private_labels.train_on_reports(task or _task())
+  task = private_labels.train_on_reports(task or _task(stages=_STAGES.get(name, {})))
   entry = catalog.ALGORITHMS[name]
   params = entry.params(**_PARAMS.get(name, {}))
   return private_labels.declare(entry.build(task, params), task)
@@ -253,7 +256,8 @@ class RefusalTest(absltest.TestCase):
   def test_methods_that_correct_labels_say_so(self):
     # What changes labels cannot train on reports, see run_config.
     self.assertEqual(
-        [name for name, entry in catalog.ALGORITHMS.items() if entry.corrects_labels], ['fedcorr']
+        [name for name, entry in catalog.ALGORITHMS.items() if entry.corrects_labels],
+        ['fedcorr', 'fedelc', 'jointopt'],
     )
 
 

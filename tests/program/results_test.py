@@ -19,7 +19,9 @@ from tff_noise.program import summary
 from tff_noise.uplink import uplink
 
 _Config = collections.namedtuple('_Config', ['method', 'seed'])
-_State = collections.namedtuple('_State', ['round_num', 'participations', 'records', 'own'])
+_State = collections.namedtuple(
+    '_State', ['round_num', 'participations', 'records', 'own', 'own_of_clients', 'state']
+)
 # What clients send in a round, and besides it.
 _UPDATE, _ONCE, _ONCE_MORE = 'update', 'once', 'once more'
 
@@ -47,7 +49,12 @@ def _state(**changes):
       round_num=3,
       participations=np.array([1, 2, 3]),
       records={'seen': np.array([0.5, np.nan, 2.0]), 'noisy': np.array([False, False, True])},
-      own={'labels': [np.array(labels, np.int32) for labels in ([0, 1], [1, 1], [0, 0])]},
+      own={
+          'labels': [np.array(labels, np.int32) for labels in ([0, 1], [1, 1], [0, 0])],
+          'posterior': [np.array(p, np.float32) for p in ([0.9, 0.6], [0.7, np.nan], [0.5, 0.6])],
+      },
+      own_of_clients=[{'kept': np.ones(2)}, {'kept': np.ones(2)}, {'kept': np.full(2, 4.0)}],
+      state='the state',
   )
   return state._replace(**changes)
 
@@ -198,6 +205,31 @@ class WriteTest(absltest.TestCase):
     self.assertEqual(labels['corrected'].tolist(), [False] * 3 + [True] * 2 + [False])
     rows = summary.read_rows(self.run_.file('clients.csv'))
     self.assertEqual([r['score'] for r in rows], ['0.5', 'nan', '2.0'])
+
+  def test_posteriors(self):
+    found = self._write(_algorithm(posterior='posterior'))
+    kept = np.load(self.run_.file('posteriors.npz'))['posterior']
+    self.assertEqual(kept.dtype, np.float32)
+    np.testing.assert_allclose(kept, [0.9, 0.6, 0.7, np.nan, 0.5, 0.6], atol=1e-6)
+    # Of the pairs of .5 and .6, wrong, with .9, .6 and .7 five are right, and one is a tie.
+    self.assertAlmostEqual(found['wrong_label_auc'], 5.5 / 6)
+
+  def test_posteriors_without_a_judgement(self):
+    state = _state()
+    nothing = [np.full(2, np.nan, np.float32)] * 3
+    found = self._write(
+        _algorithm(posterior='posterior'), state=state._replace(own={'posterior': nothing})
+    )
+    self.assertIsNone(found['wrong_label_auc'])
+
+  def test_summary_of_what_clients_keep(self):
+    def kept(state, own):
+      return {'mine': {'state': state, 'sum': float(sum(o['kept'].sum() for o in own))}}
+
+    found = self._write(_algorithm(kept_summary=kept))
+    self.assertEqual(found['mine'], {'state': 'the state', 'sum': 12.0})
+    self.assertFalse(os.path.exists(self.run_.file('posteriors.npz')))
+    self.assertNotIn('wrong_label_auc', found)
 
   def test_what_is_undefined_is_null(self):
     found = self._write(_judging())

@@ -36,6 +36,7 @@ _VALID = {
     'partition_min_size': 1,
     'openset_q': '0.5',
     'scene': None,
+    'centralised': False,
     'noise': 'symmetric',
     'noise_rate': 0.4,
     'noise_rho': 0.6,
@@ -52,6 +53,7 @@ _VALID = {
     'local_epochs': 5,
     'batch_size': 20,
     'learning_rate': 0.05,
+    'local_optimizer': 'sgd',
     'momentum': 0.0,
     'weight_decay': 0.0,
     'augmentation': 'none',
@@ -126,6 +128,7 @@ _INVALID = {
     'learning_rate': ([0.0, -0.1, _NAN, _INF, -_INF], 'a positive number'),
     'update_bound': ([0.0, -0.1, 2e9, _NAN, _INF, -_INF], 'a positive number, at most 1e9'),
     'weight_decay': ([-1e-9, _NAN, _INF, -_INF], 'at least 0'),
+    'local_optimizer': (['', 'SGD', 'rmsprop'], 'one of sgd, adam'),
     'momentum': ([-0.1, 1.0, 1.5, _NAN, _INF], 'in [0, 1)'),
     'validation_fraction': ([-0.1, 1.0, 1.5, _NAN, _INF], 'in [0, 1)'),
     'label_smoothing': ([-0.1, 1.0, 1.5, _NAN, _INF], 'in [0, 1)'),
@@ -148,7 +151,7 @@ _INVALID = {
 # the method (param, base, stages), or a plain switch.
 _WITHOUT_RANGE = {
     'param', 'stages', 'allow_per_client_disclosure', 'arrivals', 'scene', 'root_dir', 'resume',
-    'base_param', 'workers', 'mixed_precision',
+    'base_param', 'workers', 'mixed_precision', 'centralised',
     'label_epsilon', 'human_labels', 'data_dir', 'validation_dir', 'noise_matrix', 'weights',
     'public_dir',
 }
@@ -164,12 +167,18 @@ _OTHER = {
     'noise_semantics': 'reference', 'noise_matrix': 'T.csv', 'model': 'cnn', 'norm': 'batch',
     'image_size': 32, 'weights': 'weights.h5', 'rounds': 101, 'clients_per_round': 11,
     'local_epochs': 6, 'batch_size': 21, 'learning_rate': 0.06, 'momentum': 0.1,
+    'local_optimizer': 'adam',
     'weight_decay': 0.1, 'augmentation': 'crop_flip', 'label_smoothing': 0.1, 'temperature': 10.0,
     'temperature_reading': 'rescale', 'seed': 1, 'aggregation': 'secure_sum', 'update_bound': 2.0,
     'label_epsilon': '0.82', 'label_prior': 'inverse',
     'training_labels': 'private', 'client_dp_noise': 0.5, 'client_dp_clip': 2.0, 'eval_every': 2,
     'arrivals': 'arrivals.csv',
-    'allow_per_client_disclosure': True, 'mixed_precision': True,
+    'allow_per_client_disclosure': True, 'mixed_precision': True, 'centralised': True,
+}
+# What some of these need besides: a folder is only looked into for what is in it.
+_NEEDED = {
+    'public_dir': {'public_dataset': 'digits'},
+    'centralised': {'method': 'fedavg', 'clients_per_round': 1},
 }
 # The same, where it needs another method.
 _OTHER_STAGES = {
@@ -542,6 +551,13 @@ class BaseTest(parameterized.TestCase):
     found = _config(base='fedprox', base_param=('mu=0.5',)).base_params()
     self.assertEqual((found.mu, found.term), (0.5, 'squared'))
 
+  def test_adam_has_no_momentum(self):
+    with self.assertRaisesRegex(
+        types.UsageError, '^--momentum must be 0 with --local_optimizer=adam, got 0.9$'
+    ):
+      _config(local_optimizer='adam', momentum=0.9)
+    self.assertEqual(_config(local_optimizer='adam').local_training.optimizer, 'adam')
+
   @parameterized.parameters(
       ({'base_param': ('mu=1',)}, '--base_param needs --base'),
       ({'base': 'fedprox', 'base_param': ('nu=1',)}, "--base_param: fedprox has no 'nu'; it has"),
@@ -570,9 +586,7 @@ class IdentityTest(parameterized.TestCase):
   def test_what_determines_the_result_changes_the_name(self):
     names = {'': _config().name()}
     for name, value in _OTHER.items():
-      # A folder is only looked into for what is in it.
-      needed = {'public_dataset': 'digits'} if name == 'public_dir' else {}
-      changed = _config(**{**needed, name: value})
+      changed = _config(**{**_NEEDED.get(name, {}), name: value})
       names[name] = changed.name()
       # The seed stands in the name anyway; a run is compared by its identity.
       self.assertNotEqual(changed.identity()[name], _config().identity()[name])

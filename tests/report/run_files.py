@@ -130,8 +130,8 @@ def write(path, **contents):
 
   Args:
     path: The run directory, made if it is not there.
-    **contents: 'config', 'summary', 'privacy', 'uplink', 'metrics', 'timing', 'scene', 'clients' or
-      'labels'.
+    **contents: 'config', 'summary', 'privacy', 'uplink', 'metrics', 'timing', 'scene', 'clients',
+      'labels' or 'posteriors'.
   """
   os.makedirs(path, exist_ok=True)
   contents = {
@@ -146,6 +146,8 @@ def write(path, **contents):
       scene_lib.save(content, os.path.join(path, 'scene.npz'))
     elif name == 'labels':
       np.savez_compressed(os.path.join(path, 'labels.npz'), label=content)
+    elif name == 'posteriors':
+      np.savez_compressed(os.path.join(path, 'posteriors.npz'), posterior=content)
     elif name in ('metrics', 'timing', 'clients'):
       write_csv(os.path.join(path, name + '.csv'), content)
     else:

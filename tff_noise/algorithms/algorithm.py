@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
+from tff_noise import types
 from tff_noise.clients import program as program_lib
 from tff_noise.federated import computation as computation_lib
 from tff_noise.federated import optimizer as optimizer_lib
@@ -182,7 +183,11 @@ class Report(NamedTuple):
   Attributes:
     columns: From the state to its own columns in `metrics.csv`.
     summary: From the records to its own part of `summary.json`.
+    kept_summary: From the state and what each client keeps, by name, to a further part of it: a
+      simulation can look, as in `Algorithm.evaluate`.
     labels: Name of what clients keep of their labels, int32 `[n_c]`; '' if it corrects none.
+    posterior: Name of what clients keep of how likely each label is right, float32 `[n_c]` in
+      [0, 1], nan where they have not judged it; '' if they do not.
     noisy_clients: From the records to bool `[C]`, the clients the server takes for noisy; None
       for an algorithm that does not tell clients apart.
     client_columns: From the records to float `[C]` by name, its columns in `clients.csv`.
@@ -193,7 +198,11 @@ class Report(NamedTuple):
 
   columns: Callable[[State], Mapping[str, float]] = lambda state: {}
   summary: Callable[[Records], Mapping[str, Any]] = lambda records: {}
+  kept_summary: Callable[[State, Sequence[Mapping[str, Any]]], Mapping[str, Any]] = (
+      lambda state, own: {}
+  )
   labels: str = ''
+  posterior: str = ''
   noisy_clients: Callable[[Records], np.ndarray] | None = None
   client_columns: Callable[[Records], Mapping[str, np.ndarray]] = lambda records: {}
   client_scores: tuple[str, ...] = ()
@@ -320,16 +329,22 @@ class Algorithm(NamedTuple):
 
   def with_reports(self, reports: protection.LabelReports) -> Algorithm:
     """Returns the algorithm whose clients hold reports in place of labels."""
-    protected = {
-        id(c): c._replace(
-            fields=tuple(
-                f._replace(protection=protection.with_reports(f.protection, reports))
-                for f in c.fields
+
+    def protected(values):
+      return tuple(
+          v._replace(protection=protection.with_reports(v.protection, reports)) for v in values
+      )
+
+    return self._replace(
+        computations=tuple(
+            c._replace(
+                fields=protected(c.fields),
+                # What is passed on to other clients was computed from reports, too.
+                declared=c.declared._replace(messages=protected(c.declared.messages)),
             )
+            for c in self.computations
         )
-        for c in self.computations
-    }
-    return self._replace(computations=tuple(protected[id(c)] for c in self.computations))
+    )
 
 
 def stage_of(stages: Mapping[str, int], round_num: int) -> str:
@@ -339,6 +354,18 @@ def stage_of(stages: Mapping[str, int], round_num: int) -> str:
       return name
     round_num -= rounds
   raise ValueError('there are fewer rounds')
+
+
+def require_rounds(task: task_lib.Task, stages: Mapping[str, int]) -> None:
+  """Raises `UsageError` if a stage that takes what is left has less than none, or none has any."""
+  for name, rounds in stages.items():
+    if rounds < 0:
+      raise types.UsageError(
+          f'--rounds={task.rounds} leaves nothing for the stage {name}, the others take '
+          f'{sum(stages.values()) - rounds}: use more --rounds, or set --stages'
+      )
+  if not sum(stages.values()):
+    raise types.UsageError('--stages leaves no round to run')
 
 
 def computations_of(

@@ -28,8 +28,7 @@ class Entry(NamedTuple):
       summed securely.
     corrects_labels: Whether clients change their labels.
     fewest_clients: Below which a sum over all clients would hide nothing.
-    report: Module of `tff_noise.report` with its section of the report and its lines of the closing
-      summary; '' for none.
+    report: Modules of `tff_noise.report` with its sections of the report.
   """
 
   name: str
@@ -43,7 +42,7 @@ class Entry(NamedTuple):
   compares_models: bool = False
   corrects_labels: bool = False
   fewest_clients: int = 1
-  report: str = ''
+  report: tuple[str, ...] = ()
 
   def build(self, task: Any, params: Any) -> Any:
     """Returns the `algorithm.Algorithm` for a `task.Task`; loads TensorFlow."""
@@ -56,36 +55,76 @@ class Entry(NamedTuple):
 _ENTRIES = (
     Entry('clipfl', 'prune the clients whose models are seldom among the best',
           'Morafah et al., 2024', 'clipfl:build', parameters.ClipFLParams,
-          stages=('identify', 'train'), takes_base=True, compares_models=True, report='pruning',
+          stages=('identify', 'train'), takes_base=True, compares_models=True, report=('pruning',),
           per_client="each client's model, which it compares, and with selector=lid its LID score"),
-    Entry('elr', 'early-learning regularisation: clients pull towards their earlier predictions',
-          'Liu et al., Early-Learning Regularization Prevents Memorization of Noisy Labels, '
-          'NeurIPS 2020',
-          'elr:build', parameters.ELRParams, takes_base=True),
     Entry('coteaching', 'two networks, each trained on what the other finds easy',
           'Han et al., Co-teaching: Robust Training of Deep Neural Networks with Extremely Noisy '
           'Labels, NeurIPS 2018',
           'coteaching:build', parameters.CoTeachingParams, takes_base=True),
+    Entry('dividemix', 'two networks split the labels for each other and guess those they drop',
+          'Li et al., DivideMix: Learning with Noisy Labels as Semi-supervised Learning, ICLR 2020',
+          'dividemix:build', parameters.DivideMixParams, stages=('warm_up', 'divide'),
+          takes_base=True, report=('posteriors',)),
+    Entry('elr', 'early-learning regularisation: clients pull towards their earlier predictions',
+          'Liu et al., Early-Learning Regularization Prevents Memorization of Noisy Labels, '
+          'NeurIPS 2020',
+          'elr:build', parameters.ELRParams, takes_base=True),
     Entry('fedcorr', 'finds noisy clients by LID, corrects labels in three stages',
           'Xu et al., FedCorr: Multi-Stage Federated Learning for Label Noise Correction, CVPR '
           '2022',
           'fedcorr:build', fedcorr_params.FedCorrParams,
           stages=('preprocess', 'finetune', 'usual'), takes_base=True, corrects_labels=True,
-          report='label_correction',
+          report=('label_correction',),
           per_client='the LID score and the estimated noise of each client, and in pre-processing '
           'with one client a round its model'),
+    Entry('feddiv', 'one filter of noisy labels, a mixture over the losses of all clients',
+          'Li et al., FedDiv: Collaborative Noise Filtering for Federated Learning with Noisy '
+          'Labels, AAAI 2024',
+          'feddiv:build', parameters.FedDivParams, stages=('warm_up', 'train'), takes_base=True,
+          report=('posteriors',)),
     Entry('feddpcont', 'contrastive labels drawn from a label distribution learned under label-DP',
           'Di et al., Federated Learning with Local Openset Noisy Labels, ECCV 2024',
           'feddpcont:build', parameters.FedDPContParams, takes_base=True, fewest_clients=2,
-          report='label_prior'),
+          report=('label_prior',)),
+    Entry('fedelc', 'noisy clients, found by their losses, learn their labels beside the model',
+          'Jiang et al., Tackling Noisy Clients in Federated Learning with End-to-end Label '
+          'Correction, CIKM 2024',
+          'fedelc:build', parameters.FedELCParams, stages=('warm_up', 'noise_robust'),
+          takes_base=True, compares_models=True, corrects_labels=True,
+          report=('class_losses', 'corrected_labels'),
+          per_client="each client's losses by class, once, and in the second stage its model, "
+          'which it compares'),
     Entry('fedlsr', 'self-regularisation: predictions of two views of a batch, mixed and compared',
           'Jiang et al., Towards Federated Learning against Noisy Labels via Local '
           'Self-Regularization, CIKM 2022',
           'fedlsr:build', parameters.FedLSRParams, takes_base=True),
+    Entry('fednoro', 'noisy clients, found by their losses, learn from the global model',
+          'Wu et al., FedNoRo: Towards Noise-Robust Federated Learning by Addressing Class '
+          'Imbalance and Label Noise Heterogeneity, IJCAI 2023',
+          'fednoro:build', parameters.FedNoRoParams, stages=('warm_up', 'noise_robust'),
+          takes_base=True, compares_models=True, report=('class_losses',),
+          per_client="each client's losses by class, once, and in the second stage its model, "
+          'which it compares'),
+    Entry('fedrn', 'clients find their clean examples with the models of reliable neighbours',
+          'Kim et al., FedRN: Exploiting k-Reliable Neighbors Towards Robust Federated Learning, '
+          'CIKM 2022',
+          'fedrn:build', parameters.FedRNParams, stages=('warm_up', 'neighbours'),
+          takes_base=True, compares_models=True, report=('neighbours', 'posteriors'),
+          per_client="each client's model, its accuracy on its own labels and its output on a "
+          'shared image, and other clients the models of some'),
     Entry('gce', 'the generalised cross-entropy, which trusts unlikely labels less',
           'Zhang and Sabuncu, Generalized Cross Entropy Loss for Training Deep Neural Networks '
           'with Noisy Labels, NeurIPS 2018',
           'gce:build', parameters.GCEParams, takes_base=True),
+    Entry('jointopt', 'labels become the mean of earlier predictions, which two terms keep apart',
+          'Tanaka et al., Joint Optimization Framework for Learning with Noisy Labels, CVPR 2018',
+          'jointopt:build', parameters.JointOptParams, stages=('warm_up', 'joint', 'retrain'),
+          takes_base=True, corrects_labels=True, report=('corrected_labels',)),
+    Entry('lc', 'loss correction: clients estimate how their labels were changed',
+          'Patrini et al., Making Deep Neural Networks Robust to Label Noise: a Loss Correction '
+          'Approach, CVPR 2017',
+          'lc:build', parameters.LCParams, stages=('train', 'correct'), takes_base=True,
+          report=('transition',)),
     Entry('rhfl', 'models of their own, which learn from the mean prediction on public images',
           'Fang and Ye, Robust Federated Learning with Noisy and Heterogeneous Clients, CVPR 2022',
           'rhfl:build', parameters.RHFLParams, stages=('pretrain', 'collaborate'),
@@ -96,6 +135,11 @@ _ENTRIES = (
     Entry('sce', 'the symmetric cross-entropy: cross-entropy and its reverse',
           'Wang et al., Symmetric Cross Entropy for Robust Learning with Noisy Labels, ICCV 2019',
           'sce:build', parameters.SCEParams, takes_base=True),
+    Entry('trevision', 'importance reweighting by a transition matrix that training revises',
+          'Xia et al., Are Anchor Points Really Indispensable in Label-Noise Learning?, NeurIPS '
+          '2019',
+          'trevision:build', parameters.TRevisionParams,
+          stages=('estimate', 'correct', 'revise'), takes_base=True, report=('transition',)),
 )
 
 ALGORITHMS = {

@@ -37,23 +37,6 @@ class ClipFLParams:
 
 
 @dataclasses.dataclass(frozen=True)
-class ELRParams:
-  """ELR's own parameters.
-
-  Attributes:
-    weight: lambda of the regulariser, at least 0; at 0 the method is FedAvg.
-    beta: How much of an example's target stays when its next prediction enters, in [0, 1).
-  """
-
-  weight: float = 3.0
-  beta: float = 0.7
-
-  def __post_init__(self):
-    params_lib.require_not_negative(self, 'weight')
-    params_lib.require_share(self, 'beta')
-
-
-@dataclasses.dataclass(frozen=True)
 class CoTeachingParams:
   """Co-teaching's own parameters.
 
@@ -83,6 +66,113 @@ class CoTeachingParams:
 
 
 @dataclasses.dataclass(frozen=True)
+class DivideMixParams:
+  """DivideMix's own parameters.
+
+  Attributes:
+    threshold: p_thr, above which posterior a label is kept, in [0, 1).
+    sharpening: T of the targets, positive.
+    alpha: Of Beta(alpha, alpha), by which images are mixed, at least 0; at 0 they are not.
+    unlabelled_weight: lambda_u of examples whose labels were dropped, at least 0.
+    ramp_rounds: In how many rounds lambda_u rises from 0; 0 for the full weight at once.
+    penalty_weight: Of the distance of the mean prediction to the prior, at least 0; 1 in the paper.
+    prior: That prior: 'uniform' (the paper), or the shares of the client's own 'labels'.
+    warm_up_entropy: Weight of the negative entropy in the warm-up, at least 0; 1 in the public code
+      for asymmetric noise.
+    divide_epochs: Local epochs after the warm-up; 0 for --local_epochs.
+    evaluate: What is evaluated: 'sum_logits', of both networks, or the 'first' one.
+  """
+
+  threshold: float = 0.5
+  sharpening: float = 0.5
+  alpha: float = 4.0
+  unlabelled_weight: float = 25.0
+  ramp_rounds: int = 16
+  penalty_weight: float = 1.0
+  prior: str = 'uniform'
+  warm_up_entropy: float = 0.0
+  divide_epochs: int = 0
+  evaluate: str = 'sum_logits'
+
+  def __post_init__(self):
+    params_lib.require_share(self, 'threshold')
+    params_lib.require_positive(self, 'sharpening')
+    params_lib.require_not_negative(
+        self, 'alpha', 'unlabelled_weight', 'ramp_rounds', 'penalty_weight', 'warm_up_entropy',
+        'divide_epochs',
+    )
+    params_lib.require_one_of(self, 'prior', ('uniform', 'labels'))
+    params_lib.require_one_of(self, 'evaluate', ('sum_logits', 'first'))
+
+
+@dataclasses.dataclass(frozen=True)
+class ELRParams:
+  """ELR's own parameters.
+
+  Attributes:
+    weight: lambda of the regulariser, at least 0; at 0 the method is FedAvg.
+    beta: How much of an example's target stays when its next prediction enters, in [0, 1).
+  """
+
+  weight: float = 3.0
+  beta: float = 0.7
+
+  def __post_init__(self):
+    params_lib.require_not_negative(self, 'weight')
+    params_lib.require_share(self, 'beta')
+
+
+@dataclasses.dataclass(frozen=True)
+class FedDivParams:
+  """FedDiv's own parameters.
+
+  Attributes:
+    confidence: zeta, above which a prediction takes a label's place, in (0, 1]; 1 for none.
+    clean_below: The estimated noise up to which a client trains on all it has, in [0, 1).
+    relabel_above: The estimated noise above which relabelled examples are used, in [0, 1); the
+      paper has that of `clean_below`.
+    sampler_from: Rounds of a client before it drops examples of which the global model and its own
+      say different things, and relabels any, at least 0; the paper has none.
+    debias: xi, how much of log p^ is taken from its own logits, at least 0.
+    momentum: m, how much of p^ stays in a round, in [0, 1).
+    bias_confidence: How certain predictions are that p^ is made of, in [0, 1); 0 for all, as in the
+      paper.
+    mixup_alpha: Of the Beta distribution of mixup, at least 0; 0 for no mixup.
+    prior_weight: eta, of the divergence of mean predictions from uniform, at least 0; the paper has
+      0 where clients are alike.
+    sample_loss: The cross-entropy of a 'double_softmax' (the public code), or of a 'single' one.
+    filter_steps: Steps of EM on a client, at least 1; the paper lets it end.
+    variances: Averaged by squared weights (the public 'code'), or as in the 'paper'.
+    warm_up_iterations: How often each client trains in the warm-up on average, at least 0.
+  """
+
+  confidence: float = 0.75
+  clean_below: float = 0.1
+  relabel_above: float = 0.2
+  sampler_from: int = 5
+  debias: float = 0.5
+  momentum: float = 0.2
+  bias_confidence: float = 0.85
+  mixup_alpha: float = 1.0
+  prior_weight: float = 1.0
+  sample_loss: str = 'double_softmax'
+  filter_steps: int = 3
+  variances: str = 'code'
+  warm_up_iterations: int = 5
+
+  def __post_init__(self):
+    params_lib.require_positive(self, 'confidence', 'filter_steps')
+    if self.confidence > 1:
+      raise ValueError(f'confidence must be at most 1, got {self.confidence}')
+    params_lib.require_share(self, 'clean_below', 'relabel_above', 'momentum', 'bias_confidence')
+    params_lib.require_not_negative(
+        self, 'sampler_from', 'debias', 'mixup_alpha', 'prior_weight', 'warm_up_iterations'
+    )
+    params_lib.require_one_of(self, 'sample_loss', ('double_softmax', 'single'))
+    params_lib.require_one_of(self, 'variances', ('code', 'paper'))
+
+
+@dataclasses.dataclass(frozen=True)
 class FedDPContParams:
   """FedDPCont's own parameters.
 
@@ -109,6 +199,30 @@ class FedDPContParams:
     params_lib.require_positive(self, 'log_floor', 'server_learning_rate')
     if self.log_floor >= 1:
       raise ValueError(f'log_floor must be below 1, got {self.log_floor}')
+
+
+@dataclasses.dataclass(frozen=True)
+class FedELCParams:
+  """FedELC's own parameters.
+
+  Attributes:
+    scale: K, what the logits of learned labels are at first, and again after each round, times
+      their probabilities; positive.
+    label_learning_rate: lambda, the step size of the learned labels, at least 0.
+    compatibility_weight: alpha, how much the given labels pull at them, at least 0.
+    entropy_weight: beta of the predictions' entropy, at least 0.
+  """
+
+  scale: float = 10.0
+  label_learning_rate: float = 1000.0
+  compatibility_weight: float = 0.5
+  entropy_weight: float = 0.2
+
+  def __post_init__(self):
+    params_lib.require_positive(self, 'scale')
+    params_lib.require_not_negative(
+        self, 'label_learning_rate', 'compatibility_weight', 'entropy_weight'
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +265,61 @@ class FedLSRParams:
 
 
 @dataclasses.dataclass(frozen=True)
+class FedNoRoParams:
+  """FedNoRo's own parameters.
+
+  Attributes:
+    weight: a, the weight of the distillation at the end of its rise, in [0, 1].
+    temperature: tau of the teacher, positive.
+    ramp_end: The round, counted from 0, in which that weight is reached; -1 for 49 of 100.
+    kl: 'code', in which a class that the client has not adds a constant, or 'present', nothing.
+    distance: Between models: the sum of the norms of 'tensors' (the public code), or 'flat'.
+  """
+
+  weight: float = 0.8
+  temperature: float = 0.8
+  ramp_end: int = -1
+  kl: str = 'code'
+  distance: str = 'tensors'
+
+  def __post_init__(self):
+    if not 0 <= self.weight <= 1:
+      raise ValueError(f'weight must be from 0 to 1, got {self.weight}')
+    params_lib.require_positive(self, 'temperature')
+    if self.ramp_end < -1:
+      raise ValueError(
+          f'ramp_end must be a round, or -1 for 49 of 100, got {self.ramp_end}'
+      )
+    params_lib.require_one_of(self, 'kl', ('code', 'present'))
+    params_lib.require_one_of(self, 'distance', ('tensors', 'flat'))
+
+
+@dataclasses.dataclass(frozen=True)
+class FedRNParams:
+  """FedRN's own parameters.
+
+  Attributes:
+    neighbours: h, whose models a client looks with beside its own, at least 0.
+    expertise_weight: a, of accuracy beside similarity in the choice of neighbours, in [0, 1].
+    threshold: Posterior above which an example is clean, below 1; below 0 all are.
+    augmented: Whether losses and accuracies are of augmented images, where training augments (the
+      public code).
+  """
+
+  neighbours: int = 2
+  expertise_weight: float = 0.6
+  threshold: float = 0.5
+  augmented: bool = True
+
+  def __post_init__(self):
+    params_lib.require_not_negative(self, 'neighbours')
+    if not 0 <= self.expertise_weight <= 1:
+      raise ValueError(f'expertise_weight must be in [0, 1], got {self.expertise_weight}')
+    if not self.threshold < 1:
+      raise ValueError(f'threshold must be below 1, got {self.threshold}')
+
+
+@dataclasses.dataclass(frozen=True)
 class GCEParams:
   """GCE's own parameters.
 
@@ -163,6 +332,68 @@ class GCEParams:
   def __post_init__(self):
     if not 0 < self.q <= 1:
       raise ValueError(f'q must be above 0 and at most 1, got {self.q}')
+
+
+@dataclasses.dataclass(frozen=True)
+class JointOptParams:
+  """JointOpt's own parameters.
+
+  Attributes:
+    alpha: Of L_p, which pulls the mean prediction of a batch towards the prior, at least 0.
+    beta: Of L_e, the entropy of predictions, at least 0.
+    window: Of how many of its last outputs an example's label is the mean, at least 1.
+    joint_epochs: Local epochs in the stage joint, at least 0; 0 for --local_epochs.
+    prior: pi, 'uniform' over classes, or by 'client', the shares of its given labels.
+    warm_up_loss: 'cross_entropy' alone, or the 'joint' loss, on given labels.
+  """
+
+  alpha: float = 1.2
+  beta: float = 0.8
+  window: int = 10
+  joint_epochs: int = 20
+  prior: str = 'uniform'
+  warm_up_loss: str = 'cross_entropy'
+
+  def __post_init__(self):
+    params_lib.require_not_negative(self, 'alpha', 'beta', 'joint_epochs')
+    params_lib.require_positive(self, 'window')
+    params_lib.require_one_of(self, 'prior', ('uniform', 'client'))
+    params_lib.require_one_of(self, 'warm_up_loss', ('cross_entropy', 'joint'))
+
+
+@dataclasses.dataclass(frozen=True)
+class LCParams:
+  """Parameters of loss correction.
+
+  Attributes:
+    correction: Of the loss: 'forward' or 'backward'.
+    estimator: Of T: 'counts' of confident predictions (FedDPCont), 'anchor' (the paper), 'given'.
+    scope: Whether each 'client' has a T of its own, or there is one, 'pooled' by a sum.
+    confidence: Above which a prediction counts, in [0, 1).
+    anchors: Which example a row of T is the prediction of: the one with the 'largest' probability,
+      'filtered' by a quantile, or the same as the public 'code' has it.
+    transition: File of the given T.
+    restart: Whether the model starts anew when losses are corrected.
+  """
+
+  correction: str = 'forward'
+  estimator: str = 'counts'
+  scope: str = 'client'
+  confidence: float = 0.95
+  anchors: str = 'largest'
+  transition: str = ''
+  restart: bool = False
+
+  def __post_init__(self):
+    params_lib.require_one_of(self, 'correction', ('forward', 'backward'))
+    params_lib.require_one_of(self, 'estimator', ('counts', 'anchor', 'given'))
+    params_lib.require_one_of(self, 'scope', ('client', 'pooled'))
+    params_lib.require_share(self, 'confidence')
+    params_lib.require_one_of(self, 'anchors', ('largest', 'filtered', 'code'))
+    if self.transition and self.estimator != 'given':
+      raise ValueError('transition names the T of estimator=given, and T is estimated here')
+    if self.estimator == 'given' and self.scope == 'pooled':
+      raise ValueError('scope=pooled pools estimates, and with estimator=given there are none')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,3 +496,35 @@ class SCEParams:
     params_lib.require_not_negative(self, 'alpha', 'beta')
     if not self.alpha + self.beta:
       raise ValueError('alpha and beta must not both be 0')
+
+
+@dataclasses.dataclass(frozen=True)
+class TRevisionParams:
+  """T-revision's own parameters.
+
+  Attributes:
+    correction: Of the loss in the second stage: 'forward' (FedDPCont), or 'reweight' (the paper).
+    gradient: Whether the weights of the third stage have a gradient, by 'paper' or 'code': without,
+      T is not revised.
+    anchors: Which example a row of T is the prediction of: the one with the 'largest' probability,
+      'filtered' by a quantile, or the same as the public 'code' has it.
+    normalise: What the rows of T are divided by: their sums, each 'row' by its own, or as the
+      public 'code' has it, each column by the sum of the row of its number.
+    revision: Whether each client has a dT of its own, 'local', or it is 'averaged'.
+    revise_learning_rate: Adam's, of the network and of dT in the third stage, positive.
+  """
+
+  correction: str = 'forward'
+  gradient: str = 'paper'
+  anchors: str = 'largest'
+  normalise: str = 'row'
+  revision: str = 'local'
+  revise_learning_rate: float = 5e-7
+
+  def __post_init__(self):
+    params_lib.require_one_of(self, 'correction', ('forward', 'reweight'))
+    params_lib.require_one_of(self, 'gradient', ('paper', 'code'))
+    params_lib.require_one_of(self, 'anchors', ('largest', 'filtered', 'code'))
+    params_lib.require_one_of(self, 'normalise', ('row', 'code'))
+    params_lib.require_one_of(self, 'revision', ('local', 'averaged'))
+    params_lib.require_positive(self, 'revise_learning_rate')

@@ -143,11 +143,10 @@ def objective(
     features = tf.stop_gradient(features)
   distances = tf.reduce_sum((features - tf.gather(centroids, labels)) ** 2, axis=1)
   reduce = tf.reduce_sum if p.centroid_reduction == 'sum' else tf.reduce_mean
-  entropies = -tf.reduce_sum(tf.nn.softmax(logits) * tf.nn.log_softmax(logits), axis=1)  # H(p_i)
   return (
       losses.cross_entropy(logits, targets, form)
       + weight * reduce(tf.where(agrees, distances, 0.0))
-      + p.entropy_weight * tf.reduce_mean(entropies)
+      + p.entropy_weight * losses.entropy(logits)  # H(p_i)
   )
 
 

@@ -1,8 +1,8 @@
 """A mixture of two Gaussians on the line, fitted by EM inside a TensorFlow graph.
 
-FedCorr splits clients by their LID scores and examples by their losses with
-`sklearn.mixture.GaussianMixture(n_components=2)`; a client's losses stay on the client, so the fit
-has to run in its computation.
+Methods split a client's examples by their losses with
+`sklearn.mixture.GaussianMixture(n_components=2)`; losses stay on the client, so the fit has to run
+in its computation.
 """
 
 import math
@@ -10,14 +10,27 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-# As in scikit-learn: added to each variance; change of the mean log-likelihood at which EM stops;
-# the most iterations.
-_REG_COVAR = 1e-6
-_TOLERANCE = 1e-3
-_MAX_ITERATIONS = 100
-
 # Added to a component's summed responsibilities, which are divided by. scikit-learn's value.
 _MIN_COUNT = 10 * 2.0**-52
+
+
+class Settings(NamedTuple):
+  """How EM runs; the defaults are scikit-learn's.
+
+  Attributes:
+    reg_covar: Added to each variance.
+    tolerance: Change of the mean log-likelihood at which EM stops.
+    max_iterations: The most iterations.
+  """
+
+  reg_covar: float = 1e-6
+  tolerance: float = 1e-3
+  max_iterations: int = 100
+
+
+_DEFAULTS = Settings()
+# DivideMix's (Li et al., ICLR 2020).
+DIVIDEMIX = Settings(reg_covar=5e-4, tolerance=1e-2, max_iterations=10)
 
 
 class Mixture(NamedTuple):
@@ -27,7 +40,7 @@ class Mixture(NamedTuple):
 
   Attributes:
     means: float64 `[2]`, ascending.
-    variances: float64 `[2]`, at least 1e-6.
+    variances: float64 `[2]`, at least `Settings.reg_covar`.
     weights: float64 `[2]`, with sum 1.
     log_likelihood: float64 `[]`, the mean over the points that EM stopped at: scikit-learn's
       `lower_bound_`, that of the parameters before the last M-step.
@@ -41,7 +54,15 @@ class Mixture(NamedTuple):
   iterations: tf.Tensor
 
 
-def fit(x: tf.Tensor) -> Mixture:
+def given(means: tf.Tensor, variances: tf.Tensor, weights: tf.Tensor) -> Mixture:
+  """Returns a mixture that was not fitted here; the arguments, `[2]`, are its attributes."""
+  values = (tf.cast(v, tf.float64) for v in (means, variances, weights))
+  return Mixture(*values, tf.constant(-math.inf, tf.float64), tf.constant(0))
+
+
+def fit(
+    x: tf.Tensor, settings: Settings = _DEFAULTS, start: Mixture | None = None
+) -> Mixture:
   """Fits `p(x) = sum_j w_j N(x; m_j, v_j)` by EM from the best split into two clusters.
 
   The same steps and stopping rule as scikit-learn 1.x. Only the start differs: the optimum of
@@ -54,30 +75,34 @@ def fit(x: tf.Tensor) -> Mixture:
   Args:
     x: float32 `[n]`. The caller guarantees finite values; with others the loop ends, but nothing is
       promised of the result.
+    settings: How EM runs.
+    start: Where EM starts instead.
   """
   # Sorted for the split, and so that even the rounding of sums does not depend on the order.
   x = tf.sort(tf.cast(x, tf.float64))
   separable = tf.reduce_max(x) > tf.reduce_min(x)
-  start = Mixture(*_m_step(x, _best_split(x)), tf.constant(-math.inf, tf.float64), tf.constant(0))
+  reg = settings.reg_covar
+  if start is None:
+    start = given(*_m_step(x, _best_split(x), reg))
 
   def unfinished(mixture, change):
     del mixture
-    return tf.abs(change) >= _TOLERANCE
+    return tf.abs(change) >= settings.tolerance
 
   def step(mixture, change):
     del change
     log_densities = _log_densities(x, mixture)
     total = tf.reduce_logsumexp(log_densities, axis=1)
     log_likelihood = tf.reduce_mean(total)
-    parameters = _m_step(x, tf.exp(log_densities - total[:, tf.newaxis]))
+    parameters = _m_step(x, tf.exp(log_densities - total[:, tf.newaxis]), reg)
     new = Mixture(*parameters, log_likelihood, mixture.iterations + 1)
     return new, log_likelihood - mixture.log_likelihood
 
   first_change = tf.where(separable, tf.constant(math.inf, tf.float64), 0.0)
   mixture, _ = tf.while_loop(
-      unfinished, step, (start, first_change), maximum_iterations=_MAX_ITERATIONS
+      unfinished, step, (start, first_change), maximum_iterations=settings.max_iterations
   )
-  one = _one_component(x)
+  one = _one_component(x, reg)
   return Mixture(*(tf.where(separable, a, b) for a, b in zip(_sorted(mixture), one, strict=True)))
 
 
@@ -93,6 +118,38 @@ def larger_component(x: tf.Tensor, mixture: Mixture) -> tf.Tensor:
   """
   log_densities = _log_densities(tf.cast(x, tf.float64), mixture)
   return log_densities[:, 1] > log_densities[:, 0]
+
+
+def smaller_posterior(x: tf.Tensor, mixture: Mixture) -> tf.Tensor:
+  """float32 `[n]`, the posterior of the component of the smaller mean; 1 where there is but one.
+
+  Args:
+    x: float32 `[n]`, finite.
+    mixture: From `fit`.
+  """
+  log_densities = _log_densities(tf.cast(x, tf.float64), mixture)
+  log_posterior = log_densities[:, 0] - tf.reduce_logsumexp(log_densities, axis=1)
+  return tf.cast(tf.exp(log_posterior), tf.float32)
+
+
+def clean_posterior(losses: tf.Tensor, settings: Settings = DIVIDEMIX) -> tf.Tensor:
+  """float32 `[n]`, how likely examples are clean: the posterior of the small losses.
+
+  Of a mixture of the losses, scaled to [0, 1] as in DivideMix. Equal losses are all clean: in
+  public code they are 0 / 0.
+
+  Args:
+    losses: float32 `[n]`, finite.
+    settings: How EM runs.
+  """
+  scaled = min_max(losses)
+  return smaller_posterior(scaled, fit(scaled, settings))
+
+
+def min_max(x: tf.Tensor) -> tf.Tensor:
+  """float32 `[n]`, `(x - min x) / (max x - min x)`; 0 where all are equal."""
+  low, high = tf.reduce_min(x), tf.reduce_max(x)
+  return tf.math.divide_no_nan(x - low, high - low)
 
 
 def _best_split(x):
@@ -121,12 +178,12 @@ def _mean(x):
   return tf.math.divide_no_nan(tf.reduce_sum(x), tf.cast(tf.size(x), tf.float64))
 
 
-def _m_step(x, responsibilities):
+def _m_step(x, responsibilities, reg_covar):
   """Means, variances and weights, float64 `[2]` each, from responsibilities `[n, 2]`."""
   counts = tf.reduce_sum(responsibilities, axis=0) + _MIN_COUNT
   means = tf.linalg.matvec(responsibilities, x, transpose_a=True) / counts
   squares = tf.math.squared_difference(x[:, tf.newaxis], means)
-  variances = tf.reduce_sum(responsibilities * squares, axis=0) / counts + _REG_COVAR
+  variances = tf.reduce_sum(responsibilities * squares, axis=0) / counts + reg_covar
   return means, variances, counts / tf.reduce_sum(counts)
 
 
@@ -144,10 +201,10 @@ def _sorted(mixture):
   return Mixture(*(tf.gather(p, order) for p in parameters), *mixture[3:])
 
 
-def _one_component(x):
+def _one_component(x, reg_covar):
   """The mixture of equal values, or of none."""
   mean = _mean(x)
-  variance = tf.constant(_REG_COVAR, tf.float64)
+  variance = tf.constant(reg_covar, tf.float64)
   return Mixture(
       means=tf.stack([mean, mean]),
       variances=tf.stack([variance, variance]),

@@ -6,6 +6,7 @@ round, client, step) alone.
 """
 
 import collections
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,6 +164,7 @@ class _Trained(NamedTuple):
     loss: The mean of the batches' losses.
     steps: Their number.
     labels: What was trained on.
+    columns: Values for each example, by name.
     carries: What each program carries.
   """
 
@@ -170,6 +172,7 @@ class _Trained(NamedTuple):
   loss: tf.Tensor
   steps: tf.Tensor
   labels: tf.Tensor
+  columns: Mapping[str, tf.Tensor]
   carries: tuple[Any, ...]
 
 
@@ -179,15 +182,21 @@ def _client(work, seed, broadcast, local):
   augments = work.training is None or work.training.augmentation == 'crop_flip'
   predict_seed = seed if work.training is None else seeds.fold(seed, seeds.PREDICT)
 
-  def outputs(augmented, positions, with_features):
-    x = work.examples['x']
+  def outputs(augmented, positions, weights, images_, with_features):
+    x = work.examples['x'] if images_ is None else images_
     if positions is not None:
       x = tf.gather(x, positions)
     of_all = range(len(network.outputs))
+    now = None
+    if weights is not None:
+      now = keras_model.read(network)
+      keras_model.assign(network, weights)
     given = prediction.outputs(
         network, input_shape, x, predict_seed if augmented and augments else None,
         of_all if with_features else of_all[::2],
     )
+    if now is not None:
+      keras_model.assign(network, now)
     if not with_features:
       return (given[0] if len(given) == 1 else given), None
     return keras_model.outputs_of(given)
@@ -218,7 +227,7 @@ def _start(work, client):
 def _look(work, client):
   """Programs without steps."""
   return _Trained(
-      (), tf.constant(0.0), tf.constant(0), client.labels,
+      (), tf.constant(0.0), tf.constant(0), client.labels, {},
       tuple(program.init(client) for program in work.programs),
   )
 
@@ -236,6 +245,9 @@ def _train(work, client):
   variables = list(network.trainable_variables)
   state = optimizer.initialize([tf.TensorSpec(v.shape, v.dtype) for v in variables])
   num_examples = tf.shape(columns.labels)[0]
+  single_networks = tuple(
+      _single(one) for one in keras_model.networks_of(work.model, network)
+  )
 
   def epoch(number, progress):
     seed = seeds.fold(client.seed, number)
@@ -244,7 +256,9 @@ def _train(work, client):
     drawn = {}
     for program in programs:
       if program.draw is not None:
-        inputs = program_lib.Epoch(client, number, count, seeds.fold(seed, seeds.DRAW))
+        inputs = program_lib.Epoch(
+            client, number, count, seeds.fold(seed, seeds.DRAW), columns.values
+        )
         drawn.update(program.draw(inputs))
 
     def step(epoch_step, progress):
@@ -267,7 +281,9 @@ def _train(work, client):
             columns=of_batch, number=steps, epoch=number, epoch_step=epoch_step, seed=step_seed,
             carry=carries[0], variables=keras_model.variables_of(network),
             images=x, view=lambda seed: work.load(batch, seeds.fold(seed, seeds.VIEW)),
+            load=work.load,
             forward=lambda x: keras_model.outputs_of(network(x, training=True)),
+            networks=single_networks,
             received_forward=_received_forward(work.networks.received),
         )
         loss = programs[0].loss(now)
@@ -300,6 +316,7 @@ def _train(work, client):
       loss=tf.math.divide_no_nan(total_loss, tf.cast(steps, tf.float32)),
       steps=steps,
       labels=columns.labels,
+      columns=columns.values,
       carries=carries,
   )
 
@@ -332,6 +349,10 @@ def _optimizer(training):
   return tff.learning.optimizers.build_sgdm(training.learning_rate, training.momentum or None)
 
 
+def _single(network):
+  return lambda x, training: tuple(network(x, training=training))
+
+
 def _received_forward(network):
   if network is None:
     return None
@@ -360,7 +381,8 @@ def _finish(work, client, trained):
         rejected=tf.cast(tf.logical_not(finite), tf.int32),
     )
   result = program_lib.Result(
-      client, keep(trained.update), (), trained.steps, weight, trained.loss, trained.labels, ()
+      client, keep(trained.update), (), trained.steps, weight, trained.loss, trained.labels,
+      trained.columns, (),
   )
   if trains:
     result = result._replace(weights=keep(keras_model.read(work.networks.trained)))

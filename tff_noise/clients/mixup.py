@@ -16,10 +16,8 @@ def transform(
 ) -> Callable[[program.Batch], tuple[tf.Tensor, Mapping[str, tf.Tensor]]]:
   """Returns a `ClientProgram.transform`: every image is blended with another of its batch.
 
-  `lambda x_i + (1 - lambda) x_j` with lambda from Beta(alpha, alpha), drawn once a batch. Bytes
-  stay
-  bytes: blended pixels are rounded. Its columns are `OTHER_LABELS`, int32 `[b]`, and `SHARE`,
-  float32, lambda.
+  `lambda x_i + (1 - lambda) x_j` with lambda from Beta(alpha, alpha), drawn once a batch. Its
+  columns are `OTHER_LABELS`, int32 `[b]`, and `SHARE`, float32, lambda.
 
   Args:
     alpha: Positive; 0 for none, which gives the labels themselves and 1.
@@ -31,17 +29,33 @@ def transform(
     for_share, for_others = tf.unstack(
         tf.random.experimental.stateless_split(seeds.fold(batch.seed, seeds.MIX), 2)
     )
-    # Beta(a, a) is G / (G + G') of two Gamma(a).
-    gamma = tf.random.stateless_gamma([2], for_share, alpha)
-    share = tf.math.divide_no_nan(gamma[0], gamma[0] + gamma[1])
+    share = draw_share(for_share, alpha)
     other = tf.random.experimental.stateless_shuffle(
         tf.range(tf.shape(batch.labels)[0]), for_others
     )
-    pixels = tf.cast(batch.images, tf.float32)
-    blended = share * pixels + (1 - share) * tf.gather(pixels, other)
-    if batch.images.dtype.is_integer:
-      blended = tf.round(blended)
     columns = {OTHER_LABELS: tf.gather(batch.labels, other), SHARE: share}
-    return tf.cast(blended, batch.images.dtype), columns
+    return mixed(batch.images, other, share), columns
 
   return blend
+
+
+def draw_share(seed: tf.Tensor, alpha: float) -> tf.Tensor:
+  """Returns float32 `[]`, lambda from Beta(alpha, alpha) for a positive alpha."""
+  # Beta(a, a) is G / (G + G') of two Gamma(a).
+  gamma = tf.random.stateless_gamma([2], seed, alpha)
+  return tf.math.divide_no_nan(gamma[0], gamma[0] + gamma[1])
+
+
+def mixed(images: tf.Tensor, other: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+  """Returns `lambda x_i + (1 - lambda) x_j`, of the images' shape and dtype.
+
+  Args:
+    images: `[b, ...]`, x; bytes stay bytes: blended pixels are rounded.
+    other: int32 `[b]`, j of each i.
+    share: float32, lambda.
+  """
+  pixels = tf.cast(images, tf.float32)
+  blended = share * pixels + (1 - share) * tf.gather(pixels, other)
+  if images.dtype.is_integer:
+    blended = tf.round(blended)
+  return tf.cast(blended, images.dtype)

@@ -136,14 +136,20 @@ class Client(NamedTuple):
   messages: Mapping[str, tf.Tensor]
   labels: tf.Tensor
   seed: tf.Tensor
-  outputs: Callable[[bool, tf.Tensor | None, bool], tuple[Any, Any]]
+  outputs: Callable[[bool, tf.Tensor | None, Any, tf.Tensor | None, bool], tuple[Any, Any]]
 
   @property
   def num_examples(self) -> tf.Tensor:
     """int32, n_c."""
     return tf.shape(self.labels)[0]
 
-  def predict(self, augmented: bool = False, positions: tf.Tensor | None = None) -> Any:
+  def predict(
+      self,
+      augmented: bool = False,
+      positions: tf.Tensor | None = None,
+      weights: _Weights | None = None,
+      images: tf.Tensor | None = None,
+  ) -> Any:
     """Returns float32 `[n_c, K]`, logits of the network as it is now: before, or after training.
 
     Of a model of several networks a list.
@@ -151,14 +157,20 @@ class Client(NamedTuple):
     Args:
       augmented: Whether on augmented images, where training augments them.
       positions: int32 `[m]`, of which examples; all if not given.
+      weights: Of the network in place of its own.
+      images: `[m, ...]` as the model takes them, in place of the client's examples.
     """
-    return self.outputs(augmented, positions, False)[0]
+    return self.outputs(augmented, positions, weights, images, False)[0]
 
   def predict_with_features(
-      self, augmented: bool = False, positions: tf.Tensor | None = None
+      self,
+      augmented: bool = False,
+      positions: tf.Tensor | None = None,
+      weights: _Weights | None = None,
+      images: tf.Tensor | None = None,
   ) -> tuple[Any, Any]:
     """Returns `predict`, and beside it float32 `[n_c, d]`, the features."""
-    return self.outputs(augmented, positions, True)
+    return self.outputs(augmented, positions, weights, images, True)
 
 
 class Columns(NamedTuple):
@@ -176,19 +188,21 @@ class Columns(NamedTuple):
 
 
 class Epoch(NamedTuple):
-  """What random numbers of an epoch may depend on.
+  """What is drawn for an epoch may depend on this.
 
   Attributes:
     client: The client.
     number: int32, 0 in the first.
     num_examples: int32, how many the epoch visits.
     seed: int32 `[2]`, differs for each round, client and epoch.
+    columns: By name, `Columns.values` of all examples, `[n_c, ...]`.
   """
 
   client: Client
   number: tf.Tensor
   num_examples: tf.Tensor
   seed: tf.Tensor
+  columns: Mapping[str, tf.Tensor]
 
 
 class Batch(NamedTuple):
@@ -225,7 +239,11 @@ class Step(NamedTuple):
     images: `[b, ...]`, what the network saw.
     view: From int32 `[2]`, a seed, to the batch's images, augmented anew; as they are, if training
       does not augment.
+    load: From int32 `[m]`, positions among the client's examples, and int32 `[2]`, a seed, to their
+      images, augmented where training augments.
     forward: From images to the logits and features of the network that is trained.
+    networks: For each network of the model: from images, and whether it is trained on them (batch
+      norm takes, and moves by, their statistics), to logits and features.
     received_forward: The same, of the model as it was received; see `uses_received_model`.
     gradients: One for each trainable variable; `()` in the loss. So are the three below.
     weights: The variables' values.
@@ -247,7 +265,9 @@ class Step(NamedTuple):
   variables: Mapping[str, tf.Tensor]
   images: tf.Tensor
   view: Callable[[tf.Tensor], tf.Tensor]
+  load: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
   forward: Callable[[tf.Tensor], tuple[Any, Any]]
+  networks: tuple[Callable[[tf.Tensor, bool], tuple[tf.Tensor, tf.Tensor]], ...]
   received_forward: Callable[[tf.Tensor], tuple[Any, Any]] | None
   gradients: Any = ()
   weights: Any = ()
@@ -267,6 +287,7 @@ class Result(NamedTuple):
     num_examples: float32, n_c; 0 if the update is not finite.
     loss: float32, the mean of the batches' losses.
     labels: int32 `[n_c]`, the labels that were trained on.
+    columns: By name, `Columns.values` of all programs, `[n_c, ...]`; {} without training.
     carry: What the program carries.
   """
 
@@ -277,6 +298,7 @@ class Result(NamedTuple):
   num_examples: tf.Tensor
   loss: tf.Tensor
   labels: tf.Tensor
+  columns: Mapping[str, tf.Tensor]
   carry: Any
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 # What is folded into a seed, so that no two uses of it share random numbers. Into a client's, where
-# epochs count from 0:
-PREDICT = -1
+# epochs count from 0: for images that are looked at, for what a program draws for its columns.
+PREDICT, COLUMNS = -1, -2
 # Into an epoch's: for its order, for what programs draw, and from here on for its steps.
 SHUFFLE, DRAW, FIRST_STEP = 0, 1, 2
 # Into a step's: for its images, for mixup, for a further view; from here on a method's own.

@@ -15,7 +15,6 @@ import yaml
 
 from tff_noise import types
 from tff_noise.compare import metrics
-from tff_noise.compare import planned
 from tff_noise.program import flags as program_flags
 from tff_noise.program import run_config
 
@@ -35,16 +34,14 @@ class Cell(NamedTuple):
     setting: Name of its column.
     seed: Its seed.
     arguments: The flags of `bin/train`, as on its command line.
-    config: What they resolve to; None where something is lacking.
-    lacking: What this version does not have yet, such as 'method fedcorr'; '' where nothing is.
+    config: What they resolve to.
   """
 
   method: str
   setting: str
   seed: int
   arguments: tuple[str, ...]
-  config: run_config.RunConfig | None
-  lacking: str
+  config: run_config.RunConfig
 
 
 class Grid(NamedTuple):
@@ -88,6 +85,20 @@ class _Part(NamedTuple):
   at: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
+class _Loader(yaml.SafeLoader):
+  """Refuses a key that a mapping has twice, of which YAML's own keeps the last."""
+
+  def construct_mapping(self, node, deep=False):
+    seen = set()
+    for key, _ in node.value:
+      if key.value in seen:
+        raise yaml.constructor.ConstructorError(
+            None, None, f'{key.value!r} is there twice', key.start_mark
+        )
+      seen.add(key.value)
+    return super().construct_mapping(node, deep)
+
+
 def load(
     path: str, scale: str, seeds: Sequence[int] | None, extra: Sequence[str], root_dir: str
 ) -> Grid:
@@ -108,7 +119,7 @@ def load(
   """
   try:
     with open(path, encoding='utf-8') as file:
-      content = yaml.safe_load(file)
+      content = yaml.load(file, _Loader)
   except OSError as error:
     raise types.UsageError(f'grid {path} cannot be read ({error.strerror})') from error
   except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -324,14 +335,11 @@ def _cell(method, setting, seed, common, extra, root_dir):
   reserved = [name for name in _RESERVED if name in chosen or name in given]
   _require(not reserved, f'--{", --".join(reserved)} cannot be set in a grid')
   arguments = (*_arguments(chosen), *extra, f'--seed={seed}', f'--root_dir={root_dir}')
-  lacking = _lacking(chosen)
-  if lacking:
-    return Cell(method.name, setting.name, seed, arguments, None, lacking)
   try:
     config = program_flags.config_from(program_flags.parse(['train', *arguments]))
   except types.UsageError as error:
     raise types.UsageError(f'{method.name}, {setting.name}: {error}') from error
-  return Cell(method.name, setting.name, seed, arguments, config, '')
+  return Cell(method.name, setting.name, seed, arguments, config)
 
 
 def _arguments(chosen):
@@ -342,20 +350,10 @@ def _arguments(chosen):
       yield f'--{name}={one}'
 
 
-def _lacking(chosen):
-  """Says what a cell needs that is planned and not there; '' where all is there, or a mistake."""
-  for name, values in planned.VALUES.items():
-    if chosen.get(name) in values:
-      return f'{name} {chosen[name]}'
-  return ''
-
-
 def _check_names(cells):
   """Refuses two cells that would be one run."""
   seen = {}
   for cell in cells:
-    if cell.config is None:
-      continue
     name = cell.config.name()
     other = seen.setdefault(name, cell)
     _require(

@@ -32,12 +32,10 @@ def write(folder: str, grid: grid_lib.Grid, results: Sequence[tables.Result]) ->
 
 def _sections(grid, results):
   finished = sum(r.run is not None for r in results)
-  lacking = sum(bool(r.cell.lacking) for r in results)
   head = [
       blocks.Numbers((
           blocks.Number(str(finished), 'finished runs', f'of {len(results)} in the grid'),
           blocks.Number(str(len(grid.seeds)), 'seeds', ', '.join(map(str, grid.seeds))),
-          blocks.Number(str(lacking), 'not available', 'in this version'),
       )),
   ]
   head.append(blocks.Text(f'Run at {grid.scale}.'))

@@ -1,6 +1,6 @@
 """Tables over a grid, computed from the run directories alone.
 
-A cell that is missing, unfinished, broken or not available is listed,
+A cell that is missing, unfinished or broken is listed,
 and its table entry says on how many seeds it rests; nothing is averaged over silently.
 """
 
@@ -64,8 +64,6 @@ def collect(grid: grid_lib.Grid, *, mixed_code: bool = False) -> list[Result]:
 
 
 def _result(cell):
-  if cell.config is None:
-    return Result(cell, None, f'not available: {cell.lacking}')
   path = cell.config.path()
   if not os.path.isdir(path):
     return Result(cell, None, 'not run')
@@ -81,18 +79,11 @@ def _result(cell):
 
 
 def problems(results: Sequence[Result]) -> list[str]:
-  """Returns one line for each cell without a finished run, those not available in one line each."""
-  lines = []
-  lacking = {}
-  for result in results:
-    if result.cell.lacking:
-      lacking.setdefault((result.cell.method, result.problem), []).append(result.cell.setting)
-    elif result.problem:
-      cell = result.cell
-      lines.append(f'{cell.method}, {cell.setting}, seed {cell.seed}: {result.problem}')
-  for (method, problem), settings in lacking.items():
-    lines.append(f'{method}, {len(set(settings))} settings: {problem}')
-  return lines
+  """Returns one line for each cell without a finished run."""
+  return [
+      f'{r.cell.method}, {r.cell.setting}, seed {r.cell.seed}: {r.problem}'
+      for r in results if r.problem
+  ]
 
 
 def by_seed(
@@ -118,7 +109,6 @@ class Entry(NamedTuple):
     may_be_best: Whether it may be the best method, see `statistics.may_be_best`; None where that is
       not decided.
     published: The paper's (mean, sd), or None.
-    lacking: What it needs that this version has not.
     runs: Number of finished seeds.
     unreached: How many of them did not come so far.
   """
@@ -128,7 +118,6 @@ class Entry(NamedTuple):
   best: bool
   may_be_best: bool | None
   published: tuple[float, float | None] | None
-  lacking: str
   runs: int
   unreached: int
 
@@ -137,7 +126,6 @@ def entries(
     grid: grid_lib.Grid, results: Sequence[Result], metric: str
 ) -> dict[tuple[str, str], Entry]:
   """Returns the entry of each (method, setting)."""
-  lacking = {(c.method, c.setting): c.lacking for c in grid.cells}
   runs_of = collections.Counter(
       (r.cell.method, r.cell.setting) for r in results if r.run is not None
   )
@@ -159,7 +147,6 @@ def entries(
           best=method == best,
           may_be_best=may_be_best.get(method),
           published=grid.published.get((method, setting)),
-          lacking=lacking[method, setting],
           runs=runs_of[method, setting],
           unreached=unreached[method],
       )
@@ -229,19 +216,17 @@ class Table(NamedTuple):
 def metric_table(grid: grid_lib.Grid, results: Sequence[Result], metric: str) -> Table:
   """Mean ± standard deviation of each method (rows) in each setting (columns).
 
-  In the table of the grid's own metric, a method's published numbers are the row below ours; of a
-  method that is not available they are its only row.
+  In the table of the grid's own metric, a method's published numbers are the row below ours.
   """
   table = entries(grid, results, metric)
   decided = [s for s in grid.settings if any(table[m, s].may_be_best for m in grid.methods)]
   rows = []
   for method in grid.methods:
     row = [table[method, setting] for setting in grid.settings]
-    if not all(entry.lacking for entry in row):
-      rows.append((method, *(
-          _entry_text(entry, len(grid.seeds), setting in decided)
-          for setting, entry in zip(grid.settings, row, strict=True)
-      )))
+    rows.append((method, *(
+        _entry_text(entry, len(grid.seeds), setting in decided)
+        for setting, entry in zip(grid.settings, row, strict=True)
+    )))
     if metric == grid.metric and any(entry.published for entry in row):
       published = (_plus_minus(*e.published) if e.published else '–' for e in row)
       rows.append((f'{method}, paper', *published))
@@ -270,8 +255,6 @@ def _marks(grid, metric, decided):
 
 
 def _entry_text(entry, num_seeds, decided):
-  if entry.lacking:
-    return 'not available'
   if not entry.runs:
     return 'no run'
   if entry.unreached:
@@ -311,7 +294,7 @@ def difference_table(grid: grid_lib.Grid, results: Sequence[Result], metric: str
   rows = tuple(
       (method, *(text(method, setting) for setting in grid.settings))
       for method in grid.methods
-      if method != grid.baseline and not all(table[method, s].lacking for s in grid.settings)
+      if method != grid.baseline
   )
   return Table(
       f'{metrics.get(metric).title}: difference to {grid.baseline}',
@@ -418,7 +401,7 @@ _COLUMNS = (
     'metric', 'method', 'setting', 'n', 'mean', 'sd', 'baseline', 'difference', 'difference_low',
     'difference_high', 'sign_flip_p', 'pairs', 'best', 'may_be_best', 'unreached',
     'published_mean', 'published_sd', 'seconds_per_round', 'bytes_up', 'bytes_down',
-    'label_epsilon', 'run_epsilon', 'lacking',
+    'label_epsilon', 'run_epsilon',
 )
 
 
@@ -436,7 +419,7 @@ def to_csv(grid: grid_lib.Grid, results: Sequence[Result]) -> str:
           for v in (
               metric, method, setting, *_counted(entry.spread), grid.baseline,
               *entry.difference, int(entry.best), _flag(entry.may_be_best), entry.unreached,
-              *published, *cost, entry.lacking,
+              *published, *cost,
           )
       ])
   return output.getvalue()

@@ -211,6 +211,19 @@ def _assemble(clean, ids, owners, noisy):
   )
 
 
+def centralised(scene: Scene) -> Scene:
+  """Returns the scene in which one client holds what all of them hold, with the same labels."""
+  known = np.isfinite(scene.nominal_rate)
+  rate = np.nan
+  if known.any():
+    rate = np.average(scene.nominal_rate[known], weights=scene.sizes[known])
+  return scene._replace(
+      client_of=np.where(scene.client_of == SERVER, SERVER, 0).astype(np.int32),
+      nominal_rate=np.array([rate]),
+      is_noisy_client=np.array([scene.is_noisy_client.any()]),
+  )
+
+
 def save(scene: Scene, path: str) -> None:
   """Writes the scene to `path` (`.npz`), whole or not at all."""
   temporary = path + '.partial'

@@ -214,7 +214,7 @@ def train(
   optimizer_type = tff.tensorflow.computation(
       server.broadcast, server_state_type
   ).type_signature.result
-  is_stacked = selector is not None or optimizer.combine is not None
+  is_stacked = selector is not None or optimizer.sees_updates
   client = local_sgd.build(
       model, programs, seed=task.seed, training=training or task.training,
       optimizer_type=optimizer_type, identified=is_stacked,
@@ -429,7 +429,7 @@ def _mean_fields(name, mean_for, aggregation, update_type):
 
 def _require_updates_alone(model, declared, optimizer, selector):
   """Raises `UsageError` where clients would send more than one noise protects."""
-  if selector is not None or optimizer.combine is not None:
+  if selector is not None or optimizer.sees_updates:
     raise types.UsageError(
         '--client_dp_noise protects a sum of updates, and here the server takes single models'
     )
@@ -580,11 +580,11 @@ def _stacked_step(parts: _Parts) -> _Step:
         reports,
     )
 
-  reason = (
-      'the middle of the clients\' updates cannot be told from their sum'
-      if selector is None
-      else selector.reason
-  )
+  reason = 'what is made of single updates, such as their middle, cannot be told from their sum'
+  if optimizer.weigh is not None:
+    reason = 'what updates are weighted by cannot be told from their sum'
+  if selector is not None:
+    reason = selector.reason
   return _Step(
       lambda: tff.federated_value((), tff.SERVER),
       next_fn,

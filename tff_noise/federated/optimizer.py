@@ -88,6 +88,22 @@ class Restriction(NamedTuple):
   apply: Callable[[Any, Any, np.float32], Any]
 
 
+class Contributions(NamedTuple):
+  """What a server that sees single updates may weigh them by; clients in ascending order of ids.
+
+  Attributes:
+    updates: float32 `[k, P]`.
+    weights: float32 `[k]`, n_c; 0 of those that are not used.
+    reports: `[k]` by name, what the clients reported, see `ClientProgram.reports`.
+    tensors: From one client's update, float32 `[P]`, to the tensors that it is made of.
+  """
+
+  updates: tf.Tensor
+  weights: tf.Tensor
+  reports: Mapping[str, tf.Tensor]
+  tensors: Callable[[tf.Tensor], list[tf.Tensor]]
+
+
 class FederatedOptimizer(NamedTuple):
   """An optimizer, by composition.
 
@@ -96,6 +112,8 @@ class FederatedOptimizer(NamedTuple):
     client: What it adds to local training; no loss.
     combine: From updates, float32 `[k, P]`, and weights, `[k]`, to what takes the place of their
       mean, `[P]`; needs to see single updates. None for the mean.
+    weigh: From `Contributions` to float32 `[k]`, the weights that take the place of the clients'
+      numbers of examples; needs to see single updates. None for these numbers.
     client_model: From `ServerInputs` of one client alone to its local model, for a server that
       compares models; None where clients never send a whole one.
     restriction: None where the server remembers nothing of single clients.
@@ -111,6 +129,7 @@ class FederatedOptimizer(NamedTuple):
   server: ServerOptimizer
   client: program.ClientProgram = program.ClientProgram()
   combine: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
+  weigh: Callable[[Contributions], tf.Tensor] | None = None
   client_model: Callable[[ServerInputs], tff.learning.models.ModelWeights] | None = _moved_by_update
   restriction: Restriction | None = None
   sampler: Sampler | None = None
@@ -118,6 +137,11 @@ class FederatedOptimizer(NamedTuple):
   own_models: Callable[[_Weights, Sequence[Mapping[str, Any]]], list[_Weights]] | None = None
   name: str = 'fedavg'
   rebuild: Callable[[Any], FederatedOptimizer] | None = None
+
+  @property
+  def sees_updates(self) -> bool:
+    """Whether the server sees the updates of single clients."""
+    return self.combine is not None or self.weigh is not None
 
 
 def apply_update(

@@ -139,7 +139,15 @@ def decide(
     score, used = keep(model, rows[per_client.CLIENT], finite, reports)
     found = {SCORE: score, KEPT: used}
   combine = optimizer.combine or weighted_mean
-  update = combine(rows[_UPDATE], tf.where(used, rows[_WEIGHT], 0.0))
+  weights_of_rows = tf.where(used, rows[_WEIGHT], 0.0)
+  if optimizer.weigh is not None:
+    weights_of_rows = optimizer.weigh(
+        optimizer_lib.Contributions(
+            rows[_UPDATE], weights_of_rows, reports,
+            lambda flat: tf.nest.flatten(unflatten(flat, update_type)),
+        )
+    )
+  update = combine(rows[_UPDATE], weights_of_rows)
   shown = collections.OrderedDict(
       [(per_client.CLIENT, rows[per_client.CLIENT]), *reports.items(), *found.items()]
   )

@@ -1,8 +1,8 @@
 """Losses, as pure functions of logits and labels.
 
-Each but `example_losses` returns the mean over the batch, float32 `[]`; logits are float32
-`[b, K]`. What `l` stands for in the papers' equations is `types.CrossEntropy`: plain, or smoothed
-and tempered as in ClipFL.
+Each but `example_losses` and `log_mean_prediction` returns the mean over the batch, float32 `[]`;
+logits are float32 `[b, K]`. What `l` stands for in the papers' equations is `types.CrossEntropy`:
+plain, or smoothed and tempered as in ClipFL.
 """
 
 import math
@@ -15,6 +15,8 @@ _PLAIN = types.CrossEntropy()
 # A q that float32 rounds to 0 would make 0 / 0 of the generalised cross-entropy; long before, it is
 # the cross-entropy to the last digit.
 _SMALLEST_Q = 1e-30
+# Of a transition matrix, so that its logarithm is finite, and of what is divided by.
+_SMALLEST_ENTRY, _SMALLEST_DIVISOR = 1e-30, 1e-8
 # What the reverse cross-entropy takes for log 0.
 _LOG_ZERO = math.log(1e-4)
 
@@ -61,6 +63,25 @@ def cross_entropy(
   return tf.reduce_mean(example_losses(logits, labels, form))
 
 
+def soft_cross_entropy(
+    logits: tf.Tensor, targets: tf.Tensor, form: types.CrossEntropy = _PLAIN
+) -> tf.Tensor:
+  """Mean of `sum_k t_k l(logits, k)` for targets t, float32 `[b, K]`; no gradient is stopped."""
+  return tf.reduce_mean(tf.reduce_sum(targets * _class_losses(logits, form), axis=1))
+
+
+def entropy(logits: tf.Tensor) -> tf.Tensor:
+  """Mean of `-sum_j p_j log p_j`, from 0 to log K."""
+  log_p = tf.nn.log_softmax(logits)
+  return -tf.reduce_mean(tf.reduce_sum(tf.exp(log_p) * log_p, axis=1))
+
+
+def log_mean_prediction(logits: tf.Tensor) -> tf.Tensor:
+  """float32 `[K]`, the logarithm of the batch's mean p; finite where each p is nearly 0."""
+  log_sum = tf.reduce_logsumexp(tf.nn.log_softmax(logits), axis=0)
+  return log_sum - tf.math.log(tf.cast(tf.shape(logits)[0], tf.float32))
+
+
 def generalised_cross_entropy(
     logits: tf.Tensor, labels: tf.Tensor, *, q: float, form: types.CrossEntropy = _PLAIN
 ) -> tf.Tensor:
@@ -105,6 +126,75 @@ def symmetric_cross_entropy(
   log_p = _log_probabilities(logits, form)
   values = _smoothed(-forward * log_p - reverse * _LOG_ZERO * (1 - tf.exp(log_p)), form)
   return tf.reduce_mean(tf.gather(values, labels, axis=1, batch_dims=1))
+
+
+def forward_corrected_cross_entropy(
+    logits: tf.Tensor, labels: tf.Tensor, transition: tf.Tensor, form: types.CrossEntropy = _PLAIN
+) -> tf.Tensor:
+  """Mean of `-log (T^T p)_y` (Patrini et al. 2017): forward correction.
+
+  Its gradient is `p - p o T[:, y] / (T^T p)_y`. Entries of T are at least 1e-30, so that a label
+  which T excludes has a finite loss.
+
+  Args:
+    logits: float32 `[b, K]`.
+    labels: int32 `[b]`, y.
+    transition: float32 `[K, K]`, T; its rows, true classes, are distributions of noisy labels.
+    form: What p is, and whether labels are smoothed; labels that were flipped, were so after T.
+  """
+  log_t = tf.math.log(tf.maximum(_flipped(transition, form), _SMALLEST_ENTRY))
+  log_p = tf.nn.log_softmax(logits / form.temperature)
+  log_q = tf.reduce_logsumexp(log_p[:, :, tf.newaxis] + log_t, axis=1)  # log T^T p
+  return tf.reduce_mean(tf.gather(_smoothed(-log_q, form), labels, axis=1, batch_dims=1))
+
+
+def backward_corrected_cross_entropy(
+    logits: tf.Tensor, labels: tf.Tensor, transition: tf.Tensor, form: types.CrossEntropy = _PLAIN
+) -> tf.Tensor:
+  """Mean of `sum_j (T^-1)[y, j] (-log p_j)` (Patrini et al. 2017): backward correction.
+
+  Over noisy labels its expectation is the loss of the true one, `T l_B = -log p`. It has no lower
+  bound. A T without an inverse has its pseudo-inverse. Arguments are those of
+  `forward_corrected_cross_entropy`.
+  """
+  inverse = tf.linalg.pinv(_flipped(transition, form))
+  log_p = tf.nn.log_softmax(logits / form.temperature)
+  values = _smoothed(-tf.matmul(log_p, inverse, transpose_b=True), form)
+  return tf.reduce_mean(tf.gather(values, labels, axis=1, batch_dims=1))
+
+
+def reweighted_cross_entropy(
+    logits: tf.Tensor,
+    labels: tf.Tensor,
+    transition: tf.Tensor,
+    *,
+    attached: bool,
+    form: types.CrossEntropy = _PLAIN,
+) -> tf.Tensor:
+  """Mean of `beta_i l(z_i, y_i)`, `beta_i = p_i[y_i] / (T^T p_i)[y_i]` (Xia et al. 2019).
+
+  Args:
+    logits: float32 `[b, K]`.
+    labels: int32 `[b]`, y.
+    transition: float32 `[K, K]`, T; its rows need not be distributions.
+    attached: Whether beta has a gradient.
+    form: What l and p are; labels that were flipped, were so after T.
+  """
+  p = tf.nn.softmax(logits / form.temperature)
+  q = tf.maximum(tf.matmul(p, _flipped(transition, form)), _SMALLEST_DIVISOR)
+  beta = tf.gather(p / q, labels, axis=1, batch_dims=1)
+  if not attached:
+    beta = tf.stop_gradient(beta)
+  plain = form._replace(keep_probability=1.0)
+  return tf.reduce_mean(beta * example_losses(logits, labels, plain))
+
+
+def _flipped(transition, form):
+  """float32 `[K, K]`, T, or that of labels which were flipped after it, `(a - b) T + b`."""
+  if form.keep_probability == 1:
+    return transition
+  other = (1 - form.keep_probability) / (transition.shape[-1] - 1)
+  return (form.keep_probability - other) * transition + other
 
 
 def contrastive_cross_entropy(

@@ -62,6 +62,11 @@ _ENTRIES = (
           'median:build', parameters.MedianParams,
           per_client="each client's model, of whose parameters it takes the middle",
           compares_models=True),
+    Entry('arfl', 'residual-based reweighting: clients far from the line through the others count '
+          'little', 'Fu et al., Attack-Resistant Federated Learning with Residual-based '
+          'Reweighting, 2019', 'arfl:build', parameters.ARFLParams,
+          per_client="each client's model, which it compares with the others",
+          compares_models=True),
     Entry('poc', 'Power-of-Choice: of some candidates, those with the largest losses take part',
           'Cho et al., AISTATS 2022', 'power_of_choice:build', parameters.PowerOfChoiceParams,
           per_client="each candidate's mean loss"),

@@ -38,6 +38,7 @@ def _largest_normalizer(task: task_lib.Task) -> float:
 def build(task: task_lib.Task, params: parameters.FedNovaParams) -> optimizer.FederatedOptimizer:
   """Clients send d_k and n_k a_k; the server goes tau_eff times the mean of the d_k."""
   del params  # There are none.
+  task.training.require_sgd('fednova')
   model_weights = tff.learning.models.ModelWeights
 
   def final(result):

@@ -6,6 +6,23 @@ from tff_noise import params as params_lib
 
 
 @dataclasses.dataclass(frozen=True)
+class ARFLParams:
+  """Parameters of residual-based reweighting.
+
+  Attributes:
+    weight: lambda, positive: the larger, the farther a value may lie from the line and count fully.
+    threshold: delta, in [0, 1): below which share of its weight a value is moved to the line.
+  """
+
+  weight: float = 2.0
+  threshold: float = 0.1
+
+  def __post_init__(self):
+    params_lib.require_positive(self, 'weight')
+    params_lib.require_share(self, 'threshold')
+
+
+@dataclasses.dataclass(frozen=True)
 class FedAvgParams:
   """FedAvg's own parameters.
 

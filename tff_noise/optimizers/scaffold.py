@@ -37,6 +37,7 @@ _VARIATE = 'scaffold_variate'  # c_k
 
 def build(task: task_lib.Task, params: parameters.ScaffoldParams) -> optimizer.FederatedOptimizer:
   """Clients keep c_k, and send how it changes; the server keeps c, their mean over all clients."""
+  task.training.require_sgd('scaffold')
   eta = task.training.learning_rate
   trainable_types = list(task.model.weights_type.trainable)
   average = optimizer.fed_avg(task.model.weights_type, params.server_learning_rate).server

@@ -73,6 +73,8 @@ def load_scene(
     scene = scene_lib.load(path, dataset)
   else:
     scene = scene_lib.build(dataset, config.scene_spec(), config.seed)
+  if config.centralised:
+    scene = scene_lib.centralised(scene)
   config.check_clients(scene.num_clients)
   config.availability(scene.num_clients)  # Its mistakes are told before TensorFlow is loaded.
   _check_client_bytes(dataset, scene)

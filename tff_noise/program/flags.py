@@ -79,6 +79,9 @@ def _define_all():
        'with one for each class, or for each client and class.'),
       ('Data', text, 'scene', None,
        'Use the scene.npz of another run or of bin/scene instead of drawing clients and noise.'),
+      ('Data', boolean, 'centralised', False,
+       'One client holds what all of them hold, with the same labels: learning without a '
+       'federation. Needs --clients_per_round=1.'),
       ('Label noise', text, 'noise', 'symmetric',
        'none; symmetric, random (FedDPCont, 5.2); pairflip; asymmetric (similar classes); instance '
        "(Xia et al. 2020); matrix (--noise_matrix); human (the data set's own); client_uniform "
@@ -110,6 +113,9 @@ def _define_all():
       ('Training', integer, 'local_epochs', 5, 'E, passes over the local data in a round.'),
       ('Training', integer, 'batch_size', 32, 'B.'),
       ('Training', real, 'learning_rate', 0.1, 'Step size of local SGD.'),
+      ('Training', text, 'local_optimizer', 'sgd',
+       'sgd, or adam with its usual constants, anew in each round; --weight_decay is added to the '
+       'gradient of either.'),
       ('Training', real, 'momentum', 0.0, 'Of local SGD, in [0, 1).'),
       ('Training', real, 'weight_decay', 0.0, 'L2 coefficient of local SGD.'),
       ('Training', text, 'aggregation', 'mean',

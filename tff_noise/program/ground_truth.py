@@ -27,6 +27,36 @@ def current_labels(
   return labels
 
 
+def current_posteriors(
+    algorithm: algorithm_lib.Algorithm, scene: scene_lib.Scene, own: clients_lib.OwnStates
+) -> np.ndarray:
+  """Returns float32 `[n]`, how likely each label is right for its client; nan: not judged."""
+  posteriors = np.full(len(scene.client_of), np.nan, np.float32)
+  kept = own[algorithm.report.posterior]
+  for ids, of_client in zip(scene_lib.examples_of(scene), kept, strict=True):
+    posteriors[ids] = of_client
+  return posteriors
+
+
+def wrong_label_auc(scene: scene_lib.Scene, posteriors: np.ndarray) -> float:
+  """Returns the area under the ROC curve by which posteriors tell wrong labels from right ones.
+
+  That is the share of pairs of a wrong and a right label in which the wrong one has the smaller
+  posterior, ties counting half; nan where one of both is missing.
+
+  Args:
+    scene: The ground truth; labels whose truth is unknown do not count.
+    posteriors: float32 `[n]`; labels with nan do not count.
+  """
+  from sklearn import metrics  # Takes a second: only where it is used.
+
+  counts = scene.is_known & np.isfinite(posteriors)
+  wrong = scene.flipped[counts]
+  if wrong.all() or not wrong.any():
+    return np.nan
+  return float(metrics.roc_auc_score(wrong, -posteriors[counts]))
+
+
 def label_accuracy(scene: scene_lib.Scene, labels: np.ndarray) -> float:
   """Returns the share of right labels among the clients' known ones; nan if none is known."""
   known = scene.is_known
@@ -74,6 +104,14 @@ def save_labels(
   """Writes `labels.npz`: `label` int32 `[n]` at the end, and `corrected` bool `[n]`."""
   labels = current_labels(algorithm, scene, own)
   np.savez_compressed(path, label=labels, corrected=labels != scene.noisy_label)
+
+
+def save_posteriors(
+    path: str, algorithm: algorithm_lib.Algorithm, scene: scene_lib.Scene, own:
+      clients_lib.OwnStates
+) -> None:
+  """Writes `posteriors.npz`: `posterior`, from `current_posteriors`."""
+  np.savez_compressed(path, posterior=current_posteriors(algorithm, scene, own))
 
 
 def correction_summary(

@@ -36,6 +36,8 @@ def write(
   summary.write_clients(directory.file('clients.csv'), scene, state.participations, own_columns)
   if algorithm.report.labels:
     ground_truth.save_labels(directory.file('labels.npz'), algorithm, scene, state.own)
+  if algorithm.report.posterior:
+    ground_truth.save_posteriors(directory.file('posteriors.npz'), algorithm, scene, state.own)
   declared = run_directory.read_json(directory.file('uplink.json'))
   entries, _ = ledger.read(directory.file('ledger.jsonl'), declared)
   run_directory.write_json(directory.file('privacy.json'), ledger.to_json(entries, declared))
@@ -46,6 +48,7 @@ def write(
       **summary.describe(scene),
       **_verdict(scene, algorithm, state, own_columns),
       **algorithm.report.summary(state.records),
+      **algorithm.report.kept_summary(state.state, state.own_of_clients),
       **own_models,
   }
   found['lines'] = list(algorithm.report.lines(found))
@@ -59,6 +62,9 @@ def _verdict(scene, algorithm, state, own_columns):
   if algorithm.report.labels:
     labels = ground_truth.current_labels(algorithm, scene, state.own)
     found.update(ground_truth.correction_summary(scene, labels))
+  if algorithm.report.posterior:
+    posteriors = ground_truth.current_posteriors(algorithm, scene, state.own)
+    found['wrong_label_auc'] = ground_truth.wrong_label_auc(scene, posteriors)
   if algorithm.report.noisy_clients is not None:
     noisy = algorithm.report.noisy_clients(state.records)
     found.update(ground_truth.identification(scene, noisy))

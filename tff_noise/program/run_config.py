@@ -23,6 +23,7 @@ from tff_noise.selection import availability
 _LARGEST = 1e30
 MODELS = ('mlp', 'cnn', 'resnet18', 'resnet34', 'resnet50', 'vit_tiny')
 NORMS = ('group', 'batch')
+LOCAL_OPTIMIZERS = ('sgd', 'adam')
 AUGMENTATIONS = ('none', 'crop_flip')
 TEMPERATURE_READINGS = ('divide', 'rescale')
 AGGREGATIONS = ('mean', 'secure_sum')
@@ -66,6 +67,7 @@ class RunConfig:
   partition_min_size: int
   openset_q: str
   scene: str | None
+  centralised: bool
   noise: str
   noise_rate: float
   noise_rho: float
@@ -82,6 +84,7 @@ class RunConfig:
   local_epochs: int
   batch_size: int
   learning_rate: float
+  local_optimizer: str
   momentum: float
   weight_decay: float
   augmentation: str
@@ -115,6 +118,7 @@ class RunConfig:
         ('model', MODELS),
         ('norm', NORMS),
         ('augmentation', AUGMENTATIONS),
+        ('local_optimizer', LOCAL_OPTIMIZERS),
         ('temperature_reading', TEMPERATURE_READINGS),
         ('aggregation', AGGREGATIONS),
         ('label_prior', (*estimator.PRIORS, 'uniform')),
@@ -135,6 +139,10 @@ class RunConfig:
         'client_dp_noise', multiplier == 0 or 1e-4 <= multiplier <= 1e6, '0, or in [1e-4, 1e6]'
     )
     self._require('momentum', 0 <= self.momentum < 1, 'in [0, 1)')
+    if self.local_optimizer != 'sgd':
+      self._require(
+          'momentum', not self.momentum, f'0 with --local_optimizer={self.local_optimizer}'
+      )
     for name in ('validation_fraction', 'label_smoothing'):
       self._require(name, 0 <= getattr(self, name) < 1, 'in [0, 1)')
     if self.validation_dir is not None and self.validation_fraction:
@@ -153,8 +161,11 @@ class RunConfig:
     if self.scene is None:
       noise.check(self._noise_spec(matrix=None))
       partition.check(self._partition_spec())
-      if self.partition != 'natural':
+      if self.partition != 'natural' and not self.centralised:
         self.check_clients(self.clients)
+    if self.centralised:
+      self._require('clients_per_round', self.clients_per_round == 1, '1 with --centralised')
+      self.check_clients(1)
     if self.run_name is not None:
       self._require(
           'run_name',
@@ -371,6 +382,7 @@ class RunConfig:
         self.weight_decay,
         self.augmentation,
         types.CrossEntropy(self.label_smoothing, self.temperature, self.temperature_reading),
+        self.local_optimizer,
     )
 
   def identity(self) -> dict[str, object]:

@@ -29,6 +29,8 @@ _SHAPES = {'taken for clean': 'o', 'taken for noisy': '^'}
 _REGION = '#f6e3d6'
 # More misjudged clients than this are not ringed and named.
 _MAX_NAMED = 12
+# Shares that differ by less differ by rounding.
+_ROUNDING = 1e-9
 # Lines that may lie on each other: the wide first, seen beneath the narrow.
 _MEASURES = {
     'recall': {'color': '#9fb4d3', 'linewidth': 5, 'marker': 's', 'markersize': 7},
@@ -198,7 +200,7 @@ def correction_curves(
   upper.axhline(before, color=style.FAINT, linewidth=1.1, linestyle=(0, (4, 3)))
   x, y = np.concatenate([[0], rounds]), np.concatenate([[before], wrong])
   upper.plot(x, y, color=style.DARK, drawstyle='steps-post')
-  changes = 1 + np.flatnonzero(y[1:] != y[:-1])
+  changes = 1 + np.flatnonzero(np.abs(np.diff(y)) > _ROUNDING)
   upper.plot(x[changes], y[changes], 'o', color=style.DARK, markersize=3.5)
   top = float(np.nanmax(y))
   upper.set_ylim(0, 1.12 * top or 0.05)
@@ -266,6 +268,7 @@ def _draw_distribution(axes, score, judgement):
     axes.bar(edges[:-1], heights, np.diff(edges), bottom, align='edge', linewidth=0.6, **look)
     bottom += heights
   axes.grid(axis='y')
+  axes.set_ylim(0, 1.05 * bottom.max() or 1)  # Empty bars on the highest would end the axis there.
   if score.components is None:
     return
   x = np.linspace(*_limits(score.values[seen]), 400)

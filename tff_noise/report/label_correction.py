@@ -5,13 +5,11 @@ import re
 import numpy as np
 
 from tff_noise import types
-from tff_noise.data import scene as scene_lib
 from tff_noise.program import ground_truth
 from tff_noise.report import blocks
+from tff_noise.report import corrected_labels
 from tff_noise.report import correction_plots
 from tff_noise.report import judged_clients
-from tff_noise.report import runs
-from tff_noise.report import scene_plots
 from tff_noise.selection import noisy_clients
 
 _MEASURES = {
@@ -29,20 +27,11 @@ def _applies(run):
 
 
 def _build(run, scene):
-  clients, labels = _checked(run, scene)
-  shown = [*_found(run, scene, clients), *_corrected(scene, labels)]
+  clients, labels = judged_clients.read(run, scene), corrected_labels.read(run, scene)
+  shown = [*_found(run, scene, clients), *corrected_labels.words(scene, labels)]
   shown += _score_picture(run, scene, clients) + _noise_picture(run, scene, clients, labels)
-  return shown + _curves(run, scene) + _matrices(scene, labels)
-
-
-def _checked(run, scene):
-  """`clients.csv` and `labels.npz`, {} and None where they are missing; they fit the scene."""
-  clients, labels = judged_clients.read(run, scene), runs.read_labels(run)
-  if labels is not None and labels.shape != scene.noisy_label.shape:
-    raise types.UsageError(
-        f'{run.path}/labels.npz has {len(labels)} labels, scene.npz has {len(scene.noisy_label)}'
-    )
-  return clients, labels
+  shown += corrected_labels.curves(run, scene, _told_rounds(run))
+  return shown + corrected_labels.matrices(scene, labels)
 
 
 def _found(run, scene, clients):
@@ -95,55 +84,6 @@ def verdict(found, *, clients: int) -> str:
   if reliability is None:
     return text + 'without a guard there always are two parts).'
   return text + f'{asked}).'
-
-
-def _corrected(scene, labels):
-  """In words: what became of the labels."""
-  if labels is None:
-    return []
-  held = scene.client_of != scene_lib.SERVER
-  changed = int((labels != scene.noisy_label)[held].sum())
-  total = int(held.sum())
-  if not changed:
-    return [blocks.Text(f'None of the {total:,} labels was changed.')]
-  result = ground_truth.correction_summary(scene, labels)
-  if 'label_accuracy_after' not in result:
-    return [blocks.Text(
-        f'{changed:,} of {total:,} labels were changed; whether that was right, nobody knows.'
-    )]
-  right, harmed = (
-      result[f'labels_changed_{how}'] for how in ('to_the_true_one', 'that_were_right')
-  )
-  other = result['labels_changed'] - right - harmed
-  before, after = (1 - result[f'label_accuracy_{when}'] for when in ('before', 'after'))
-  unknown = changed - result['labels_changed']
-  shown = [blocks.Text(
-      f'{changed:,} of {total:,} labels were changed: {right:,} to the true one, {other:,} from '
-      f'one wrong label to another, {harmed:,} were right before'
-      + (f'; of {unknown:,} nobody knows.' if unknown else '.')
-      + f' Wrong labels: {before:.1%} before, {after:.1%} after.'
-  )]
-  rates = _after(scene, labels)
-  worse = int(np.sum(rates > scene.realised_rate))
-  if after > before:
-    shown.append(blocks.Text(
-        f'The correction made the labels worse: {before:.1%} were wrong before, {after:.1%} are '
-        'now.', 'warning',
-    ))
-  elif worse:
-    shown.append(blocks.Text(
-        f'{_clients(worse)} more wrong labels than before.', 'notice'
-    ))
-  return shown
-
-
-def _clients(count):
-  return '1 client has' if count == 1 else f'{count} clients have'
-
-
-def _after(scene, labels):
-  """float64 `[C]`, the true share of wrong labels of each client at the end."""
-  return scene._replace(noisy_label=labels).realised_rate
 
 
 def _by_iteration(clients, name):
@@ -249,10 +189,10 @@ def _noise_picture(run, scene, clients, labels):
     if len(taken) != 1:
       caption += 'Last estimate: of the labels as far as they were corrected by then. '
   if labels is not None and (labels != scene.noisy_label).any():
-    after = _after(scene, labels)
+    after = corrected_labels.wrong_shares(scene, labels)
     worse = int(np.sum(after > judgement.rate))
     shares.append(correction_plots.Shares(
-        f'True share at the end\n{_clients(worse)} more than before', after
+        f'True share at the end\n{corrected_labels.clients_have(worse)} more than before', after
     ))
     caption += 'True share at the end: above the line are clients with more wrong labels. '
   caption += 'Shapes: the last judgement.'
@@ -269,48 +209,14 @@ def _first_estimates(taken, noise):
   return np.where(taken.any(axis=0), first, np.where(np.isfinite(noise[-1]), 0.0, np.nan))
 
 
-def _curves(run, scene):
-  """Wrong labels and the telling of noisy clients, over the rounds."""
-  right = run.metrics.get('label_accuracy')
-  if right is None or right.dtype.kind != 'f' or not np.isfinite(right).any():
-    return []
+def _told_rounds(run):
+  """How well noisy clients were told over the rounds, by measure; {} where nobody was judged."""
   measures = {name: run.metrics.get(column) for name, column in _MEASURES.items()}
   told = all(v is not None and v.dtype.kind == 'f' for v in measures.values())
   # Without noisy clients there is nothing to find, and no recall.
   told = told and bool(np.isfinite(measures['recall']).any())
-  told = told and 'preprocess' in run.metrics.get('stage', ())  # Else nobody was judged.
-  caption = 'Share of wrong labels among all that the clients hold; a dot where it changes.'
-  if told:
-    caption += (
-        ' Precision: of the clients taken for noisy, the share that is; recall: of the noisy '
-        'clients, the share that was found; F1: their harmonic mean.'
-    )
-  return [blocks.Picture(
-      'corrections',
-      correction_plots.correction_curves(
-          run.rounds, 1 - right, measures if told else {}, run.metrics.get('stage', ()),
-          before=scene.noise_rate,
-      ),
-      caption,
-  )]
-
-
-def _matrices(scene, labels):
-  """Which labels the true classes had and have."""
-  if labels is None or not scene.is_known.any() or not (labels != scene.noisy_label).any():
-    return []
-  known = scene.is_known
-  classes = 1 + int(max(a[known].max() for a in (scene.clean_label, scene.noisy_label, labels)))
-  left_out = int((scene.client_of != scene_lib.SERVER).sum() - known.sum())
-  figure = scene_plots.label_corrections(
-      *(scene_plots.transitions(scene, a, classes) for a in (scene.noisy_label, labels)),
-      tuple(map(str, range(classes))), left_out=left_out,
-  )
-  return [blocks.Picture(
-      'label_corrections', figure,
-      'Labels of each true class (row), in percent of the class, as they came and at the end. A '
-      'column that grows darker is a class that the correction prefers.',
-  )]
+  # Else nobody was judged.
+  return measures if told and 'preprocess' in run.metrics.get('stage', ()) else {}
 
 
 def _checked_summary(run):

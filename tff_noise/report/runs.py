@@ -143,16 +143,34 @@ def read_labels(run: Run) -> np.ndarray | None:
   path = os.path.join(run.path, 'labels.npz')
   if not os.path.lexists(path):
     return None
+  labels = _read_array(path, 'label')
+  if labels.ndim != 1 or labels.dtype.kind != 'i' or labels.min(initial=0) < 0:
+    raise types.UsageError(f'{path} is damaged: label is not a vector of labels')
+  return labels.astype(np.int32)
+
+
+def read_posteriors(run: Run) -> np.ndarray:
+  """Returns how likely clients found each label right, float32 `[n]`, nan where none judged it.
+
+  Raises:
+    types.UsageError: If the file is missing or damaged.
+  """
+  path = os.path.join(run.path, 'posteriors.npz')
+  posteriors = _read_array(path, 'posterior')
+  is_vector = posteriors.ndim == 1 and posteriors.dtype.kind == 'f'
+  if not is_vector or np.isinf(posteriors).any():
+    raise types.UsageError(f'{path} is damaged: posterior is not a vector of probabilities')
+  return posteriors.astype(np.float32)
+
+
+def _read_array(path, name):
   try:
     with np.load(path, allow_pickle=False) as file:
-      labels = file['label']
+      return file[name]
   except _DAMAGE as error:
     raise types.UsageError(
         f'{path} cannot be read ({type(error).__name__}: {_first_line(error)})'
     ) from error
-  if labels.ndim != 1 or labels.dtype.kind != 'i' or labels.min(initial=0) < 0:
-    raise types.UsageError(f'{path} is damaged: label is not a vector of labels')
-  return labels.astype(np.int32)
 
 
 def _first_line(error):

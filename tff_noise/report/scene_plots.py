@@ -8,6 +8,7 @@ figure says so. All of it but `bubbles` is ground truth, which no federated comp
 import os
 import textwrap
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -167,27 +168,79 @@ def label_corrections(
     class_names: K names.
     left_out: Examples that are not counted, their true class being unknown.
   """
-  classes = len(before)
+  figure = _matrices(
+      [
+          _Matrix(*_wrong_and_kept(counts), name, _wrong_share(counts))
+          for counts, name in ((before, 'labels before'), (after, 'labels after'))
+      ],
+      class_names,
+  )
+  _heading(figure, 'Labels before and after the correction', left_out)
+  return figure
+
+
+@style.styled
+def transition_estimate(
+    estimate: np.ndarray,
+    counts: np.ndarray | None,
+    class_names: Sequence[str],
+    *,
+    left_out: int = 0,
+) -> mfigure.Figure:
+  """Draws an estimated transition matrix beside the true one, on one scale.
+
+  Args:
+    estimate: float `[K, K]`, P(label | true class) of each true class (row).
+    counts: int `[K, K]`, examples of the true class (row) by label (column); None if unknown.
+    class_names: K names.
+    left_out: Examples that are not counted, their true class being unknown.
+  """
+  mean = 1 - float(np.trace(estimate)) / len(estimate)
+  matrices = [_Matrix(
+      *_wrong_and_kept(estimate, np.ones(len(estimate))), 'label',
+      f'estimate: {mean:.1%} wrong on average',
+  )]
+  if counts is not None:
+    matrices.append(
+        _Matrix(*_wrong_and_kept(counts), 'label', f'truth: {_wrong_share(counts)}')
+    )
+  figure = _matrices(matrices, class_names)
+  _heading(figure, 'How labels were changed', left_out if counts is not None else 0)
+  return figure
+
+
+class _Matrix(NamedTuple):
+  """Percentages as `_wrong_and_kept` gives them, the label of the columns, and a title."""
+
+  wrong: np.ndarray
+  kept: np.ndarray
+  first: np.ndarray
+  columns: str
+  title: str
+
+
+def _matrices(matrices, class_names):
+  """A figure of one or two matrices side by side, on one scale."""
+  classes, share = len(class_names), 1 / len(matrices)
   side = (style.WIDTH - 1.6) / 2
-  figure = style.new_figure(height=float(np.clip(1.7 + 0.42 * classes, 3.8, side + 1.7)))
-  panels = figure.subplots(1, 2, sharey=True)
+  figure = style.new_figure(
+      height=float(np.clip(1.7 + 0.42 * classes, 3.8, side + 1.7)),
+      width=style.WIDTH if len(matrices) > 1 else side + 1.6,
+  )
+  panels = figure.subplots(1, len(matrices), sharey=True, squeeze=False)[0]
   figure.get_layout_engine().set(wspace=0.03)
-  drawn = [_wrong_and_kept(counts) for counts in (before, after)]
-  most = max([float(np.nanmax(wrong)) for wrong, *_ in drawn if np.nansum(wrong)], default=0.0)
-  for axes, (wrong, kept, first), counts, name in zip(
-      panels, drawn, (before, after), ('labels before', 'labels after'), strict=True
-  ):
-    grey = len(first) == classes
-    image = _draw_wrong(axes, wrong, grey, most)
+  most = max([float(np.nanmax(m.wrong)) for m in matrices if np.nansum(m.wrong)], default=0.0)
+  for axes, m in zip(panels, matrices, strict=True):
+    grey = len(m.first) == classes
+    image = _draw_wrong(axes, m.wrong, grey, most)
     if classes <= _MAX_CORRECTED:
-      _annotate(axes, image, wrong, kept)
-    _class_axis(axes.xaxis, class_names, first, name, share=0.5)
+      _annotate(axes, image, m.wrong, m.kept)
+    _class_axis(axes.xaxis, class_names, m.first, m.columns, share=share)
     axes.set_xlabel(axes.get_xlabel().replace(' (', '\n('))
-    axes.set_title(_wrong_share(counts), fontweight='normal')
-  _class_axis(panels[0].yaxis, class_names, first, 'true class')
+    axes.set_title(m.title, fontweight='normal')
+  _class_axis(panels[0].yaxis, class_names, m.first, 'true class')
   if most:
     _wrong_bar(figure, panels, image, grey)
-  _heading(figure, 'Labels before and after the correction', left_out)
   return figure
 
 
@@ -456,8 +509,12 @@ def _class_key(figure, panels, class_names, first, colors):
   bar.set_label('class, by number' + (f' ({per_group} a colour)' if per_group > 1 else ''))
 
 
-def _wrong_and_kept(counts):
+def _wrong_and_kept(counts, sizes=None):
   """Returns percentages of the true class, of consecutive classes together where there are many.
+
+  Args:
+    counts: `[K, K]`, examples, or shares of them.
+    sizes: `[K]`, what they are shares of; sums of rows if not given.
 
   Returns:
     float `[groups, groups]`, wrong labels, nan for classes without examples; float `[groups]`,
@@ -467,7 +524,8 @@ def _wrong_and_kept(counts):
   np.fill_diagonal(off, 0)
   off, first = _grouped(off, _MAX_MATRIX)
   off = _grouped(off.T, _MAX_MATRIX)[0].T
-  sizes = np.add.reduceat(counts.sum(axis=1), first).astype(float)
+  sizes = counts.sum(axis=1) if sizes is None else sizes
+  sizes = np.add.reduceat(sizes, first).astype(float)
   sizes[sizes == 0] = np.nan
   right = np.add.reduceat(np.diagonal(counts), first)
   return 100 * off / sizes[:, np.newaxis], 100 * right / sizes, first

@@ -1,6 +1,6 @@
 """The sections of a run's report, in order.
 
-A method that has more to show names a module of this folder in its catalog entry, with a
+A method that has more to show names modules of this folder in its catalog entry, each with a
 `blocks.Section` as its `SECTION`.
 """
 
@@ -437,8 +437,9 @@ def _has_rounds(run):
 # What single methods have to show, each where `applies` finds it.
 METHOD_SECTIONS: tuple[blocks.Section, ...] = tuple(
     params_lib.implementation(f'tff_noise.report.{module}:SECTION')
-    for module in dict.fromkeys(entry.report for entry in catalog.ALGORITHMS.values())
-    if module
+    for module in dict.fromkeys(
+        module for entry in catalog.ALGORITHMS.values() for module in entry.report
+    )
 )
 
 SECTIONS: tuple[blocks.Section, ...] = (

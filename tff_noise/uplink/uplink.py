@@ -128,6 +128,7 @@ class Message(NamedTuple):
     reason: Why the client needs it.
     shape: Of one client's value; `()` for a number.
     from_others: Whether it holds values of other clients, which is a release of these.
+    protection: What protects those clients' values; None for nothing.
   """
 
   name: str
@@ -135,6 +136,7 @@ class Message(NamedTuple):
   reason: str
   shape: tuple[int, ...] = ()
   from_others: bool = False
+  protection: protection_lib.Protection = None
 
   @property
   def type_spec(self) -> tff.TensorType:
@@ -215,6 +217,7 @@ def field_of_message(message: Message) -> UplinkField:
   return UplinkField(
       f'{message.name} of other clients', str(message.type_spec), 'message',
       Disclosure.OTHER_CLIENTS, None, None, message.reason, num_bytes(message.type_spec),
+      message.protection,
   )
 
 
