@@ -487,11 +487,13 @@ class TrainingTest(federated_test_case.FederatedTestCase):
   def test_warm_up_takes_a_fifth_where_nothing_is_said(self):
     task = _task(toy.two_corners([3, 3]), rounds=50)
     for given, expected in (
-        ({}, (10, 40)), ({'warm_up': 20}, (20, 30)), ({'warm_up': 60}, (60, 0)),
+        ({}, (10, 40)), ({'warm_up': 20}, (20, 30)), ({'warm_up': 50}, (50, 0)),
         ({'divide': 3}, (10, 3)),
     ):
       found = dividemix.stage_lengths(task._replace(stages=given))
       self.assertEqual((found['warm_up'], found['divide']), expected)
+    with self.assertRaisesRegex(types.UsageError, 'leaves nothing for the stage divide'):
+      dividemix.stage_lengths(task._replace(stages={'warm_up': 60}))
 
 
 class KeptTest(federated_test_case.FederatedTestCase):
