@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tff_noise.models import group_norm
+
 _GROUPS = 8
 
 
@@ -39,7 +41,7 @@ def normalization(norm: str, name: str) -> tf.keras.layers.Layer:
   """Returns batch norm with PyTorch's constants, which the papers' code uses, or group norm."""
   if norm == 'batch':
     return tf.keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-5, name=name)
-  return tf.keras.layers.GroupNormalization(groups=_GROUPS, name=name)
+  return group_norm.GroupNormalization(_GROUPS, name=name)
 
 
 def model(raw, features, num_classes: int, **head) -> tf.keras.Model:
