@@ -13,6 +13,7 @@ from tff_noise import child
 from tff_noise import types
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import metrics
+from tff_noise.compare import records
 from tff_noise.compare import runner
 from tff_noise.compare import tables
 from tff_noise.program import command_line
@@ -35,6 +36,8 @@ for _define, _name, _default, _text in (
     (flags.DEFINE_string, 'baseline', None, 'What differences are taken against.'),
     (flags.DEFINE_string, 'root_dir', 'runs', 'Folder of run directories.'),
     (flags.DEFINE_string, 'out_dir', None, 'Where tables go; by default ROOT_DIR/compare/NAME.'),
+    (flags.DEFINE_string, 'results', None,
+     'A CSV file of results: what it has is not run again, and what is finished is added.'),
     (flags.DEFINE_integer, 'jobs', 1, 'Runs at the same time.'),
     (flags.DEFINE_boolean, 'run', True, '--norun: only tabulate what is there.'),
     (flags.DEFINE_boolean, 'mixed_code', False, 'Tabulate runs made by different code.'),
@@ -79,12 +82,16 @@ def _compare(values, extra):
   out = run_directory.locate(
       values.out_dir or os.path.join(values.root_dir, 'compare'), '' if values.out_dir else name
   )
+  known = records.read(values.results, grid) if values.results else {}
   os.makedirs(out.path, exist_ok=True)
   failed = []
   if values.run:
     with child.terminable():
-      failed = _run(grid, out, values.jobs)
-  results = tables.collect(grid, mixed_code=values.mixed_code)
+      failed = _run(grid, known, out, values.jobs)
+  results = tables.collect(grid, known=known, mixed_code=values.mixed_code)
+  if values.results:
+    found = [(r.cell, r.record) for r in results if r.record is not None]
+    run_directory.write_text(values.results, records.added(values.results, found))
   markdown = tables.to_markdown(grid, results)
   for file, text in (
       ('table.md', markdown),
@@ -134,9 +141,12 @@ def _grid(values, extra):
   return grid, 'flags_' + hashlib.sha256('\n'.join(names).encode()).hexdigest()[:8]
 
 
-def _run(grid, out, jobs):
-  """Runs what is not finished; returns the outcomes that failed."""
-  left = [cell for cell in grid.cells if not runner.is_finished(cell)]
+def _run(grid, known, out, jobs):
+  """Runs what is neither finished nor known; returns the outcomes that failed."""
+  left = [
+      cell for cell in grid.cells
+      if cell.config.name() not in known and not runner.is_finished(cell)
+  ]
   print(
       f'{grid.title}: {len(grid.cells)} runs, {len(grid.cells) - len(left)} of them finished',
       file=sys.stderr,

@@ -78,6 +78,18 @@ class CompareTest(absltest.TestCase):
     self.assertEqual(again, out)
     self.assertEqual(self._summaries(), before)
 
+  def test_what_a_file_of_results_has_is_not_run(self):
+    whole, status, out, err = _whole_grid()
+    self.assertEqual(status, 0, err)
+    results = os.path.join(self.create_tempdir().full_path, 'results.csv')
+    status, _, err = _run(f'--root_dir={whole}', f'--results={results}', *_GRID)
+    self.assertEqual(status, 0, err)
+    status, again, err = self._compare(f'--results={results}')
+    self.assertEqual(status, 0, err)
+    self.assertIn('2 runs, 2 of them finished', err)
+    self.assertEqual(again, out)
+    self.assertEmpty(self._runs())
+
   def test_failed_cell_is_named_and_loses_no_other(self):
     whole, status, _, err = _whole_grid()
     self.assertEqual(status, 0, err)

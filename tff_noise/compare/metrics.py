@@ -64,7 +64,8 @@ _METRICS = {
     ),
     'megabytes': Metric('Traffic of all clients, both ways, MB', _megabytes, highest=False),
 }
-NAMES = (*_METRICS, f'{_ROUNDS}:PERCENT')
+FIXED = tuple(_METRICS)
+NAMES = (*FIXED, f'{_ROUNDS}:PERCENT')
 
 
 def get(name: str) -> Metric:

@@ -31,7 +31,7 @@ def write(folder: str, grid: grid_lib.Grid, results: Sequence[tables.Result]) ->
 
 
 def _sections(grid, results):
-  finished = sum(r.run is not None for r in results)
+  finished = sum(r.record is not None for r in results)
   head = [
       blocks.Numbers((
           blocks.Number(str(finished), 'finished runs', f'of {len(results)} in the grid'),
@@ -100,9 +100,10 @@ def _curves(grid, results, index, setting):
   by_method = {}
   for method in grid.methods:
     curves = [
-        r.run.metrics['test_accuracy']
+        r.record.curve
         for r in results
-        if r.run is not None and (r.cell.method, r.cell.setting) == (method, setting)
+        if (r.cell.method, r.cell.setting) == (method, setting)
+        and r.record is not None and r.record.curve is not None
     ]
     if curves:
       rounds = min(map(len, curves))

@@ -1,4 +1,4 @@
-"""Tables over a grid, computed from the run directories alone.
+"""Tables over a grid, computed from run directories and files of records alone.
 
 A cell that is missing, unfinished or broken is listed,
 and its table entry says on how many seeds it rests; nothing is averaged over silently.
@@ -9,7 +9,8 @@ import csv
 import io
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from tff_noise import types
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import metrics
+from tff_noise.compare import records
 from tff_noise.compare import statistics
 from tff_noise.report import runs
 
@@ -26,31 +28,38 @@ class Result(NamedTuple):
 
   Attributes:
     cell: The cell.
-    run: Its finished run, or None.
+    record: Of its finished run, or None.
     problem: Why there is none, or ''.
   """
 
   cell: grid_lib.Cell
-  run: runs.Run | None
+  record: records.Record | None
   problem: str
 
 
-def collect(grid: grid_lib.Grid, *, mixed_code: bool = False) -> list[Result]:
+def collect(
+    grid: grid_lib.Grid,
+    *,
+    known: Mapping[str, records.Record] = MappingProxyType({}),
+    mixed_code: bool = False,
+) -> list[Result]:
   """Reads the run of every cell.
 
   Args:
     grid: The grid.
+    known: Records by the name of the run, for cells without a directory.
     mixed_code: Whether runs made by different code may stand in one table.
 
   Raises:
     types.UsageError: If a run was made with other flags than the grid's, or (unless `mixed_code`)
       runs were made by different code.
   """
-  results = [_result(cell) for cell in grid.cells]
+  names = tuple(dict.fromkeys((*metrics.FIXED, *grid.metrics)))
+  results = [_result(cell, names, known) for cell in grid.cells]
   made_by = {}
   for result in results:
-    if result.run is not None:
-      made_by.setdefault(result.run.code, []).append(result.run.name)
+    if result.record is not None:
+      made_by.setdefault(result.record.code, []).append(result.cell.config.name())
   if len(made_by) > 1 and not mixed_code:
     groups = '; '.join(
         f'{len(names)} by {code or "unknown"} (such as {names[0]})'
@@ -63,10 +72,11 @@ def collect(grid: grid_lib.Grid, *, mixed_code: bool = False) -> list[Result]:
   return results
 
 
-def _result(cell):
+def _result(cell, names, known):
   path = cell.config.path()
   if not os.path.isdir(path):
-    return Result(cell, None, 'not run')
+    record = known.get(cell.config.name())
+    return Result(cell, record, '' if record else 'not run')
   try:
     run = runs.read_run(path)
   except types.UsageError as error:
@@ -75,7 +85,7 @@ def _result(cell):
     raise types.UsageError(f'{path} was made with other flags than the grid asks for')
   if not run.finished:
     return Result(cell, None, f'not finished: {len(run.rounds)} of {cell.config.rounds} rounds')
-  return Result(cell, run, '')
+  return Result(cell, records.from_run(run, names), '')
 
 
 def problems(results: Sequence[Result]) -> list[str]:
@@ -90,11 +100,10 @@ def by_seed(
     results: Sequence[Result], metric: str, method: str, setting: str
 ) -> dict[int, float]:
   """Returns the metric of each finished seed of one method and setting that has it."""
-  value = metrics.get(metric).value
   found = {
-      r.cell.seed: value(r.run)
+      r.cell.seed: r.record.values[metric]
       for r in results
-      if r.run is not None and (r.cell.method, r.cell.setting) == (method, setting)
+      if r.record is not None and (r.cell.method, r.cell.setting) == (method, setting)
   }
   return {seed: v for seed, v in found.items() if v is not None and not math.isnan(v)}
 
@@ -127,7 +136,7 @@ def entries(
 ) -> dict[tuple[str, str], Entry]:
   """Returns the entry of each (method, setting)."""
   runs_of = collections.Counter(
-      (r.cell.method, r.cell.setting) for r in results if r.run is not None
+      (r.cell.method, r.cell.setting) for r in results if r.record is not None
   )
   highest = metrics.get(metric).highest
   table = {}
@@ -175,26 +184,15 @@ class Costs(NamedTuple):
 def costs(results: Sequence[Result], method: str, setting: str) -> Costs:
   """Returns the costs of one method in one setting."""
   found = [
-      r.run
+      r.record
       for r in results
-      if r.run is not None and (r.cell.method, r.cell.setting) == (method, setting)
+      if r.record is not None and (r.cell.method, r.cell.setting) == (method, setting)
   ]
   if not found:
     return Costs(math.nan, math.nan, math.nan, '', '')
   first = found[0]
-  labels = [r for r in first.privacy['releases'] if r['name'] == 'label histogram']
-  label_epsilon = ''
-  if labels:
-    epsilon = labels[0]['epsilon']
-    label_epsilon = 'none' if epsilon == 'inf' else f'{epsilon:.4g}'
-  return Costs(
-      seconds=float(np.median([r.summary['seconds_per_round'] for r in found])),
-      # Earlier runs have what was asked besides rounds by itself.
-      up=first.summary['bytes_up'] + first.summary.get('extra_bytes_up', 0),
-      down=first.summary['bytes_down'],
-      label_epsilon=label_epsilon,
-      run_epsilon=str(first.privacy['totals'][0]['epsilon']),
-  )
+  seconds = float(np.median([record.seconds for record in found]))
+  return Costs(seconds, first.up, first.down, first.label_epsilon, first.run_epsilon)
 
 
 class Table(NamedTuple):

@@ -1,0 +1,111 @@
+"""Tests of records.py: tables are the same from a file as from runs."""
+
+import csv
+import os
+import shutil
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests.compare import grid_case
+from tff_noise import types
+from tff_noise.compare import grid as grid_lib
+from tff_noise.compare import records
+from tff_noise.compare import tables
+
+
+class RecordsTest(grid_case.GridCase):
+
+  def setUp(self):
+    super().setUp()
+    self.file = os.path.join(self.create_tempdir().full_path, 'results.csv')
+
+  def _keep(self, grid):
+    """Adds what is finished to the file."""
+    found = [(r.cell, r.record) for r in tables.collect(grid) if r.record]
+    text = records.added(self.file, found)
+    with open(self.file, 'w', encoding='utf-8') as file:
+      file.write(text)
+    return text
+
+  def _grid(self, seeds, rounds=2, metric=grid_case.METRIC):
+    return grid_lib.from_flags(
+        ['fedavg', 'feddpcont'], ['noise_rate=0.2,0.4'], seeds, [f'--rounds={rounds}'], self.root,
+        metric=metric, baseline=None,
+    )
+
+  def test_tables_need_the_file_alone(self):
+    self.write(('fedavg', 'noise_rate=0.4', 1))
+    text = tables.to_markdown(self.grid, tables.collect(self.grid))
+    self._keep(self.grid)
+    shutil.rmtree(self.root)
+    known = records.read(self.file, self.grid)
+    self.assertLen(known, 11)
+    self.assertEqual(tables.to_markdown(self.grid, tables.collect(self.grid, known=known)), text)
+    self.assertIn('fedavg, noise_rate=0.4, seed 1: not run', text)
+
+  def test_days_add_up_to_the_same_file(self):
+    self.write()
+    for seeds in ([2], [0, 1], [1, 2]):
+      text = self._keep(self._grid(seeds))
+    os.remove(self.file)
+    self.assertEqual(self._keep(self.grid), text)
+    rows = list(csv.DictReader(text.splitlines()))
+    self.assertLen(rows, 12)
+    row = rows[0]
+    self.assertEqual([row[name] for name in ('setting', 'method', 'seed')],
+                     ['noise_rate=0.2', 'fedavg', '0'])
+    self.assertEqual(float(row['best_test_accuracy']), 80)
+    self.assertEqual(float(row['bytes_up']), 3.5e6)
+    self.assertEqual(row['noisy_client_f1'], '')
+
+  def test_a_new_run_takes_its_record_s_place(self):
+    self.write()
+    self._keep(self.grid)
+    cell = self.cell('fedavg', 'noise_rate=0.2', 0)
+    shutil.rmtree(self.path(cell))
+    grid_case.write_run(self.path(cell), cell.config, 0.5)
+    self._keep(self.grid)
+    self.assertEqual(
+        records.read(self.file, self.grid)[cell.config.name()].values['best_test_accuracy'], 50
+    )
+
+  def test_where_a_run_lies_is_nothing_about_it(self):
+    self.write()
+    self._keep(self.grid)
+    self.root = self.create_tempdir('elsewhere').full_path
+    self.assertLen(records.read(self.file, self._grid([0, 1, 2])), 12)
+
+  def test_other_flags_are_refused(self):
+    self.write()
+    self._keep(self.grid)
+    with self.assertRaisesRegex(types.UsageError, 'was made with other flags .* --results$'):
+      records.read(self.file, self._grid([0], rounds=3))
+
+  def test_a_metric_that_is_not_there_is_refused(self):
+    self.write()
+    self._keep(self.grid)
+    grid = self._grid([0], metric='rounds_to_accuracy:70')
+    with self.assertRaisesRegex(types.UsageError, 'does not have rounds_to_accuracy:70; give'):
+      records.read(self.file, grid)
+    with self.assertRaisesRegex(types.UsageError, 'has other metrics than this grid; give'):
+      self._keep(grid)
+
+  @parameterized.parameters('', 'a,b\n1,2\n', 'cut')
+  def test_another_file_is_refused(self, text):
+    self.write()
+    self._keep(self.grid)
+    if text == 'cut':
+      with open(self.file, encoding='utf-8') as file:
+        text = file.read()[:-30]
+    with open(self.file, 'w', encoding='utf-8') as file:
+      file.write(text)
+    if not text:
+      self.assertEmpty(records.read(self.file, self.grid))
+      return
+    with self.assertRaisesRegex(types.UsageError, 'is no file of results .*; give another'):
+      records.read(self.file, self.grid)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,167 @@
+"""What tables need of a finished run, and a file that keeps it where the run is not.
+
+A run directory takes megabytes, a record a line: a file of records can be kept in a repository, and
+what one machine or day has not run another can add.
+"""
+
+import csv
+import hashlib
+import io
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_noise import types
+from tff_noise.compare import grid as grid_lib
+from tff_noise.compare import metrics
+from tff_noise.report import runs
+
+_KEY = ('setting', 'method', 'seed')
+_ABOUT = ('flags', 'code')
+_COSTS = ('seconds_per_round', 'bytes_up', 'bytes_down', 'label_epsilon', 'run_epsilon')
+_FIRST = _KEY + _ABOUT + _COSTS  # Metrics follow.
+# Where a run lies, and so nothing about it.
+_PLACE = '--root_dir='
+
+
+class Record(NamedTuple):
+  """What is compared of a finished run.
+
+  Attributes:
+    code: Digest of the code that made it, '' where that was not recorded.
+    values: Metrics by name; None where the run has no such number.
+    seconds: Median of a round.
+    up: Bytes that all clients sent.
+    down: Bytes that they received.
+    label_epsilon: Of the label channel; 'none' if labels are shared without privacy, '' if they are
+      not shared.
+    run_epsilon: Of the whole run, as text.
+    curve: Test accuracy of each evaluation, float64 `[evaluations]`; None from a file.
+  """
+
+  code: str
+  values: Mapping[str, float | None]
+  seconds: float
+  up: float
+  down: float
+  label_epsilon: str
+  run_epsilon: str
+  curve: np.ndarray | None = None
+
+
+def from_run(run: runs.Run, names: Sequence[str]) -> Record:
+  """Returns the record of a finished run, with the metrics of these names."""
+  labels = [r for r in run.privacy['releases'] if r['name'] == 'label histogram']
+  label_epsilon = ''
+  if labels:
+    epsilon = labels[0]['epsilon']
+    label_epsilon = 'none' if epsilon == 'inf' else f'{epsilon:.4g}'
+  return Record(
+      code=run.code,
+      values={name: metrics.get(name).value(run) for name in names},
+      seconds=run.summary['seconds_per_round'],
+      # Earlier runs have what was asked besides rounds by itself.
+      up=run.summary['bytes_up'] + run.summary.get('extra_bytes_up', 0),
+      down=run.summary['bytes_down'],
+      label_epsilon=label_epsilon,
+      run_epsilon=str(run.privacy['totals'][0]['epsilon']),
+      curve=run.metrics['test_accuracy'],
+  )
+
+
+def read(path: str, grid: grid_lib.Grid) -> dict[str, Record]:
+  """Returns records by the name of the run, of the grid's cells that a file has; {} without a file.
+
+  Raises:
+    types.UsageError: If the file is no such file, was made with other flags than the grid's, or has
+      not all of its metrics.
+  """
+  rows = _rows(path)
+  found = {}
+  for cell in grid.cells:
+    row = rows.get(_key(cell))
+    if row is None:
+      continue
+    if row['flags'] != _digest(cell):
+      raise types.UsageError(
+          f'{path}: {cell.method}, {cell.setting}, seed {cell.seed} was made with other flags than '
+          'the grid asks for; give another --results'
+      )
+    missing = [name for name in grid.metrics if name not in row]
+    if missing:
+      raise types.UsageError(f'{path} does not have {", ".join(missing)}; give another --results')
+    found[cell.config.name()] = _record(path, row)
+  return found
+
+
+def added(path: str, found: Sequence[tuple[grid_lib.Cell, Record]]) -> str:
+  """Returns what the file at `path` is to be, with these records besides those it has.
+
+  Raises:
+    types.UsageError: If what is there is no such file, or has other metrics.
+  """
+  rows = _rows(path)
+  for cell, record in found:
+    values = {name: _text(value) for name, value in record.values.items()}
+    costs = map(_text, (
+        record.seconds, record.up, record.down, record.label_epsilon, record.run_epsilon
+    ))
+    about = (_digest(cell), record.code)
+    key = _key(cell)
+    rows[key] = dict(zip(_FIRST, (*key, *about, *costs), strict=True)) | values
+  columns = {tuple(row) for row in rows.values()}
+  if len(columns) > 1:
+    raise types.UsageError(f'{path} has other metrics than this grid; give another --results')
+  output = io.StringIO()
+  writer = csv.DictWriter(output, columns.pop() if columns else (), lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(rows[key] for key in sorted(rows, key=lambda k: (k[0], k[1], int(k[2]))))
+  return output.getvalue()
+
+
+def _rows(path):
+  """From (setting, method, seed) to the row, texts by column."""
+  if not os.path.exists(path):
+    return {}
+  try:
+    with open(path, encoding='utf-8', newline='') as file:
+      rows = list(csv.DictReader(file, strict=True))
+    for row in rows:
+      if tuple(row)[:len(_FIRST)] != _FIRST or None in row or None in row.values():
+        raise ValueError('its columns are others')
+      int(row['seed'])
+    return {tuple(row[name] for name in _KEY): row for row in rows}
+  except (OSError, ValueError, csv.Error) as error:
+    raise types.UsageError(
+        f'{path} is no file of results ({error}); give another --results'
+    ) from None
+
+
+def _record(path, row):
+  try:
+    values = {name: _number(text) for name, text in row.items() if name not in _FIRST}
+    seconds, up, down = (_number(row[name]) for name in _COSTS[:3])
+  except ValueError as error:
+    raise types.UsageError(f'{path} is damaged ({error}); give another --results') from None
+  return Record(row['code'], values, seconds, up, down, row['label_epsilon'], row['run_epsilon'])
+
+
+def _key(cell):
+  return cell.setting, cell.method, str(cell.seed)
+
+
+def _digest(cell):
+  """Of the flags that the grid gives, which a flag that the program gets later leaves alone."""
+  given = sorted(text for text in cell.arguments if not text.startswith(_PLACE))
+  return hashlib.sha256('\n'.join(given).encode()).hexdigest()[:8]
+
+
+def _text(value):
+  return '' if value is None else value if isinstance(value, str) else repr(float(value))
+
+
+def _number(text):
+  return None if text == '' else float(text)
+
