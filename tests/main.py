@@ -1,4 +1,7 @@
-"""Runs one module of tests, for BUILD files: its name is the first argument, absl's follow."""
+"""Runs modules of tests in one process, for BUILD files.
+
+Their names, with commas between, are the first argument; absl's follow.
+"""
 
 import importlib
 import sys
@@ -8,7 +11,10 @@ from absl.testing import absltest
 from tff_noise import loading
 
 if __name__ == '__main__':
-  _module = sys.argv.pop(1)
+  _modules = sys.argv.pop(1).split(',')
   with loading.large_modules():
-    importlib.import_module(_module)
-  absltest.main(module=_module)
+    for _module in _modules:
+      importlib.import_module(_module)
+  if len(_modules) == 1:
+    absltest.main(module=_modules[0])
+  absltest.main(module=None, argv=[sys.argv[0], *_modules, *sys.argv[1:]])

@@ -1,14 +1,25 @@
-"""The tests of a folder, one target for each file."""
+"""The tests of a folder: a target for each file, and one for its quick files together."""
 
 load("@rules_python//python:defs.bzl", "py_library", "py_test")
 
-def py_tests(name, deps = [], size = "medium", sizes = {}, shards = {}, data = {}, more_deps = {}):
+def py_tests(
+        name,
+        deps = [],
+        size = "medium",
+        sizes = {},
+        shards = {},
+        data = {},
+        more_deps = {},
+        together = None):
     """Makes a test of each *_test.py of the folder, called as its file, and a library of its other modules.
+
+    Loading TensorFlow takes as long as a quick file's tests. So with `together` the files that `sizes` and
+    `shards` do not name run in one process, the test NAME:together; alone, by their names, they run only
+    where they are asked for.
 
     A test depends on that library, so on all of `deps`, whatever it imports of it: a new test or module
     needs no line. What this costs is cached results: a change of one file reruns the tests of everything
-    that depends on its folder. Of 112 tests these are, and in brackets with a target for each module:
-    report/plots.py 22 (14), algorithms/clipfl.py 83 (32), clients/loops.py 83 (66).
+    that depends on its folder.
 
     The tests' modules are loaded as the programs load theirs, by main.py: it takes two seconds less.
 
@@ -20,6 +31,7 @@ def py_tests(name, deps = [], size = "medium", sizes = {}, shards = {}, data = {
       shards: In how many parts tests run, by name; one, if not named.
       data: Files that tests read, a list by name.
       more_deps: What only these tests need and too much depends on, a list by name.
+      together: The size of the quick files' one test; without it each file runs by itself.
     """
     py_library(
         name = name,
@@ -31,14 +43,32 @@ def py_tests(name, deps = [], size = "medium", sizes = {}, shards = {}, data = {
         if test not in tests:
             # Or a test that is renamed would lose what is said of it here.
             fail("//%s: there is no %s.py" % (native.package_name(), test))
+    package = native.package_name().replace("/", ".")
+    quick = [t for t in tests if together and t not in sizes and t not in shards]
     for test in tests:
         py_test(
             name = test,
             size = sizes.get(test, size),
             srcs = [test + ".py", "//tests:main.py"],
             main = "//tests:main.py",
-            args = ["%s.%s" % (native.package_name().replace("/", "."), test)],
+            args = ["%s.%s" % (package, test)],
             data = data.get(test, []),
             shard_count = shards.get(test),
+            tags = ["manual"] if test in quick else [],
             deps = [":" + name, "//tff_noise"] + more_deps.get(test, []),
+        )
+    if quick:
+        all_deps = [":" + name, "//tff_noise"]
+        all_data = []
+        for test in quick:
+            all_deps += [d for d in more_deps.get(test, []) if d not in all_deps]
+            all_data += [d for d in data.get(test, []) if d not in all_data]
+        py_test(
+            name = "together",
+            size = together,
+            srcs = [test + ".py" for test in quick] + ["//tests:main.py"],
+            main = "//tests:main.py",
+            args = [",".join(["%s.%s" % (package, test) for test in quick])],
+            data = all_data,
+            deps = all_deps,
         )

@@ -1,20 +1,26 @@
-"""Runs the cells of a grid that are not finished, each as a process of its own.
+"""Runs the cells of a grid that are not finished, in processes that run one after another.
 
 A cell is an ordinary run of `bin/train`: one that is there is not run again, one that was
-interrupted continues, and one that fails leaves its output and does not stop the others.
+interrupted continues, and one that fails leaves its output and does not stop the others: the
+process that ran it is replaced.
 """
 
 import concurrent.futures
+import json
 import os
+import queue
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tff_noise import child
 from tff_noise.compare import grid
+
+# What runs leave behind in a process is not much, and not nothing.
+_CELLS_OF_A_PROCESS = 100
 
 
 class Outcome(NamedTuple):
@@ -22,9 +28,9 @@ class Outcome(NamedTuple):
 
   Attributes:
     cell: The cell.
-    status: The exit status of its process, 0 where it was finished already.
-    seconds: How long it took; 0 where it was finished already.
-    message: The last line of a failed process's output.
+    status: Its exit status; of its process where that ended, -1 where all was stopped.
+    seconds: How long it took.
+    message: The last line of its output if it failed.
     log: Where all of its output is.
   """
 
@@ -33,42 +39,6 @@ class Outcome(NamedTuple):
   seconds: float
   message: str
   log: str
-
-
-class _Processes:
-  """The running children, so that an interruption can end them."""
-
-  def __init__(self):
-    self._lock = threading.Lock()
-    self._running = set()
-    self._stopped = False
-
-  def run(self, command: Sequence[str], log: str, environment: dict[str, str]) -> int | None:
-    """Runs `command` to its end; returns its exit status, None if all were stopped before."""
-    with open(log, 'wb') as output:
-      with self._lock:
-        if self._stopped:
-          return None
-        process = child.start(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
-        self._running.add(process)
-      status = process.wait()
-      with self._lock:
-        self._running.remove(process)
-    return status
-
-  def stop(self) -> None:
-    """Ends every running child and starts no more."""
-    with self._lock:
-      self._stopped = True
-      running = list(self._running)
-    for process in running:
-      child.stop(process)
 
 
 def is_finished(cell: grid.Cell) -> bool:
@@ -89,43 +59,115 @@ def run_cells(
   Args:
     cells: Cells with a configuration.
     jobs: Processes at the same time, positive.
-    log_dir: Where the output of each process is written; made if needed.
+    log_dir: Where the output of each run is written; made if needed.
     on_outcome: Called in this thread after each cell.
   """
   os.makedirs(log_dir, exist_ok=True)
-  processes = _Processes()
-  environment = {
-      **os.environ,
-      # `python -m bin.train` must find the project wherever this program found it.
-      'PYTHONPATH': os.pathsep.join(os.path.abspath(p) for p in sys.path if p or p == ''),
-  }
+  jobs = max(1, min(jobs, len(cells)))
+  workers = [_Worker(cores) for cores in _cores(jobs)]
+  idle = queue.SimpleQueue()
+  for worker in workers:
+    idle.put(worker)
   outcomes = []
   with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-    futures = [pool.submit(_run_cell, processes, cell, log_dir, environment) for cell in cells]
+    futures = [pool.submit(_run_cell, idle, cell, log_dir) for cell in cells]
     try:
       for future in concurrent.futures.as_completed(futures):
         outcomes.append(future.result())
         on_outcome(outcomes[-1])
-    except BaseException:
+    finally:
       for future in futures:
         future.cancel()
-      processes.stop()
-      raise
+      for worker in workers:
+        worker.stop()
   return outcomes
 
 
-def _run_cell(processes, cell, log_dir, environment):
+def _cores(jobs):
+  """The cores of each of `jobs` processes: their own, if there are so many."""
+  cores = sorted(os.sched_getaffinity(0))
+  return [cores[i::jobs] if jobs <= len(cores) else cores for i in range(jobs)]
+
+
+def _run_cell(idle, cell, log_dir):
   log = os.path.join(log_dir, cell.config.name() + '.log')
+  worker = idle.get()
   started = time.monotonic()
-  status = processes.run(
-      [sys.executable, '-m', 'bin.train', *cell.arguments], log, environment
-  )
+  status = worker.run(cell, log)
   seconds = time.monotonic() - started
-  message = '' if status == 0 else _last_line(log)
-  return Outcome(cell, -1 if status is None else status, seconds, message, log)
+  idle.put(worker)
+  return Outcome(cell, status, seconds, _last_line(log) if status else '', log)
+
+
+class _Worker:
+  """A process that runs cells, replaced by a new one after a failure or many cells.
+
+  It is killed when the thread ends that started it, which is that of the first `run`.
+  """
+
+  def __init__(self, cores: Sequence[int]):
+    self._stopped = False
+    self._cores = cores
+    self._lock = threading.Lock()
+    self._process = None
+    self._done = 0
+
+  def run(self, cell: grid.Cell, log: str) -> int:
+    """Runs a cell, and returns its exit status; that of its process where that ended."""
+    process = self._running()
+    if process is None:
+      return -1
+    try:
+      process.stdin.write(json.dumps([log, *cell.arguments]) + '\n')
+      process.stdin.flush()
+      reply = process.stdout.readline()
+    except BrokenPipeError:
+      reply = ''
+    self._done += 1
+    status = int(reply) if reply else process.wait()
+    if status or not reply or self._done == _CELLS_OF_A_PROCESS:
+      self._end()
+    return status if reply else status or -1
+
+  def _running(self):
+    """The process, a new one if there is none; None once it was stopped."""
+    with self._lock:
+      if self._stopped:
+        return None
+      if self._process is None:
+        self._done = 0
+        self._process = child.start(
+            [sys.executable, '-m', 'tff_noise.compare.cells', *map(str, self._cores)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=_environment(),
+        )
+      return self._process
+
+  def stop(self) -> None:
+    """Ends the process, for good."""
+    self._stopped = True
+    self._end()
+
+  def _end(self):
+    with self._lock:
+      process, self._process = self._process, None
+    if process is not None:
+      child.stop(process)
+      process.stdout.close()
+      process.stdin.close()
+
+
+def _environment() -> Mapping[str, str]:
+  # A child must find the project wherever this program found it.
+  return {**os.environ, 'PYTHONPATH': os.pathsep.join(map(os.path.abspath, sys.path))}
 
 
 def _last_line(path):
+  """Of what a run has said; it may have ended before it said a thing."""
+  if not os.path.exists(path):
+    return 'no output'
   with open(path, encoding='utf-8', errors='replace') as file:
     lines = [line.strip() for line in file if line.strip()]
   return lines[-1] if lines else 'no output'

@@ -1,0 +1,96 @@
+"""Tests of runner.py and cells.py, with real processes."""
+
+import os
+import subprocess
+import sys
+
+import psutil
+from absl.testing import absltest
+
+from tff_noise.compare import grid as grid_lib
+from tff_noise.compare import runner
+
+_FLAGS = ('--dataset=digits', '--clients=4', '--clients_per_round=2', '--rounds=1')
+
+
+def _files(path):
+  """What a run's result consists of."""
+  contents = {}
+  for name in ('metrics.csv', 'clients.csv', 'scene.npz', 'uplink.json', 'privacy.json'):
+    with open(os.path.join(path, name), 'rb') as file:
+      contents[name] = file.read()
+  return contents
+
+
+class RunnerTest(absltest.TestCase):
+
+  def _grid(self, methods, seeds):
+    self.root = self.create_tempdir().full_path
+    return grid_lib.from_flags(
+        methods, [], seeds, _FLAGS, self.root, metric=['best_test_accuracy'], baseline=None
+    )
+
+  def _run(self, grid, jobs=1):
+    seen = []
+    outcomes = runner.run_cells(
+        grid.cells, jobs=jobs, log_dir=os.path.join(self.root, 'logs'), on_outcome=seen.append
+    )
+    self.assertEqual(seen, outcomes)
+    return {(o.cell.method, o.cell.seed): o for o in outcomes}
+
+  def test_runs_of_one_process_are_those_of_their_own(self):
+    grid = self._grid(['fedavg'], [0, 1])
+    outcomes = self._run(grid)
+    self.assertEqual([o.status for o in outcomes.values()], [0, 0])
+    last = grid.cells[-1]
+    alone = self.create_tempdir().full_path
+    arguments = [a for a in last.arguments if not a.startswith('--root_dir=')]
+    subprocess.run(
+        [sys.executable, '-m', 'bin.train', *arguments, f'--root_dir={alone}'], check=True,
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)}, capture_output=True,
+    )
+    self.assertEqual(
+        _files(last.config.path()), _files(os.path.join(alone, last.config.name()))
+    )
+    # Drawn on demand.
+    self.assertFalse(os.path.exists(os.path.join(last.config.path(), 'report.html')))
+    with open(outcomes[last.method, last.seed].log, encoding='utf-8') as file:
+      self.assertIn('test accuracy', file.read())
+
+  def test_a_run_that_fails_harms_no_other(self):
+    grid = self._grid(['fedavg'], [0, 1])
+    os.makedirs(grid.cells[0].config.path())
+    outcomes = self._run(grid)
+    self.assertEqual([outcomes['fedavg', seed].status for seed in (0, 1)], [2, 0])
+    self.assertIn('train: ', outcomes['fedavg', 0].message)
+
+  def test_a_process_that_dies_is_the_failure_of_its_run(self):
+    grid = self._grid(['fedavg'], [0, 1])
+
+    def kill(outcome):
+      if outcome.cell.seed == 0:
+        for process in psutil.Process().children():
+          process.kill()
+
+    outcomes = runner.run_cells(
+        grid.cells, jobs=1, log_dir=os.path.join(self.root, 'logs'), on_outcome=kill
+    )
+    self.assertEqual([o.status for o in outcomes], [0, -9])
+    # The same grid then continues.
+    self.assertEqual([o.status for o in self._run(grid).values()], [0, 0])
+
+  def test_two_at_a_time_have_cores_of_their_own(self):
+    both = runner._cores(2)
+    cores = os.sched_getaffinity(0)
+    if len(cores) > 1:
+      self.assertEmpty({*both[0]} & {*both[1]})
+      self.assertEqual({*both[0]} | {*both[1]}, cores)
+    self.assertEqual(runner._cores(1000)[999], sorted(cores))
+
+  def test_no_cells(self):
+    grid = self._grid(['fedavg'], [0])
+    self.assertEmpty(self._run(grid._replace(cells=())))
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,74 @@
+"""A process that runs one cell of a grid after another: what takes seconds to load serves all.
+
+Each line of its stdin asks for a run, a JSON list of where its output goes and of the arguments of
+`bin/train`; each line of its stdout is a run's exit status. A run's pictures are not drawn:
+`bin/report` draws them of any run at any time.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+
+from tff_noise.program import command_line
+from tff_noise.program import flags
+from tff_noise.program import run
+
+
+def main(cores: Sequence[int]) -> None:
+  """Runs what is asked for until stdin ends, on these cores."""
+  # Threads of one process scale worse than processes; before TensorFlow counts the cores.
+  os.sched_setaffinity(0, cores)
+  with os.fdopen(os.dup(sys.stdout.fileno()), 'w', encoding='utf-8') as replies:
+    for line in sys.stdin:
+      log, *arguments = json.loads(line)
+      with _output_to(log):
+        status = _run(arguments)
+      print(status, file=replies, flush=True)
+
+
+def _run(arguments):
+  try:
+    return command_line.run('train', lambda: _train(arguments))
+  except Exception:  # pylint: disable=broad-except
+    # What nobody foresaw ends this run alone; who asked for it takes another process then.
+    traceback.print_exc()
+    return 1
+  finally:
+    _forget()
+
+
+def _train(arguments):
+  run.run(flags.config_from(flags.parse(['train', *arguments])))
+  return 0
+
+
+def _forget():
+  """Lets go of the run's models and graphs."""
+  if 'tensorflow' in sys.modules:
+    sys.modules['tensorflow'].keras.backend.clear_session()
+  gc.collect()
+
+
+@contextlib.contextmanager
+def _output_to(path: str) -> Iterator[None]:
+  """Lets stdout and stderr, of child processes too, go to a new file at `path`."""
+  kept = os.dup(1), os.dup(2)
+  with open(path, 'wb') as file:
+    for number in (1, 2):
+      os.dup2(file.fileno(), number)
+  try:
+    yield
+  finally:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number, original in zip((1, 2), kept, strict=True):
+      os.dup2(original, number)
+      os.close(original)
+
+
+if __name__ == '__main__':
+  main([int(core) for core in sys.argv[1:]])
