@@ -35,6 +35,15 @@ class LargeModulesTest(absltest.TestCase):
     # TFF's default context would complain when Python ends.
     self.assertEqual(found.stderr, '')
 
+  def test_a_second_block_keeps_no_garbage_of_what_came_between(self):
+    found = _python("""
+before = gc.get_freeze_count()
+with loading.large_modules():
+  pass
+print(gc.get_freeze_count() - before)
+""")
+    self.assertEqual((found.stdout, found.stderr), ('0\n', ''))
+
   def test_outside_a_runtime_nothing_is_computed(self):
     found = _python('tff.tensorflow.computation(lambda: 1)()')
     self.assertEqual(found.returncode, 1)
