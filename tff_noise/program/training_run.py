@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 import os
 import sys
 from importlib import metadata
@@ -17,6 +18,7 @@ from tff_noise.privacy import ledger as ledger_lib
 from tff_noise.program import clients
 from tff_noise.program import code_version
 from tff_noise.program import ground_truth
+from tff_noise.program import ledger_seal
 from tff_noise.program import managers
 from tff_noise.program import progress
 from tff_noise.program import results
@@ -53,6 +55,7 @@ def run(
     run_directory.check_same_run(directory, config.identity())
     with run_directory.locked(directory):
       if not run_directory.is_complete(directory):
+        ledger_seal.check_code(directory, config.resume_other_code)
         evaluations = _evaluations(prepared.task.model, dataset, scene)
         state = _train(config, prepared, scene, evaluations, weights, directory)
         own_models = _own_models(prepared.algorithm, state, evaluations)
@@ -75,6 +78,7 @@ def _write_start(folder, config, scene):
       },
   )
   scene_lib.save(scene, os.path.join(folder, 'scene.npz'))
+  ledger_seal.write_key(folder)
 
 
 def _train(config, prepared, scene, evaluations, weights, directory):
@@ -82,9 +86,10 @@ def _train(config, prepared, scene, evaluations, weights, directory):
   algorithm, federation = prepared.algorithm, prepared.federation
   for computation in algorithm.used:
     disclosure.check(computation.next, computation.fields)  # Also of one that was put together.
-  declared = uplink.to_json(algorithm.fields)
-  run_directory.write_json(directory.file('uplink.json'), declared)
-  ledger = ledger_lib.Ledger(algorithm.fields, declared, directory.file('ledger.jsonl'))
+  ledger = ledger_lib.Ledger(
+      algorithm.fields, _declare(directory, algorithm), directory.file('ledger.jsonl'),
+      ledger_seal.of_run(directory), code_version.digest(),
+  )
   with progress.bar(algorithm.rounds) as on_round:
     return asyncio.run(
         training.run(
@@ -105,6 +110,19 @@ def _train(config, prepared, scene, evaluations, weights, directory):
             initial_weights=weights,
         )
     )
+
+
+def _declare(directory, algorithm):
+  """Writes what may leave clients, once: the ledger begins with it."""
+  path, declared = directory.file('uplink.json'), uplink.to_json(algorithm.fields)
+  if not os.path.exists(path):
+    run_directory.write_json(path, declared)
+  elif run_directory.read_json(path) != json.loads(json.dumps(declared)):
+    raise types.UsageError(
+        f'{path} declares other values than this code sends: it was changed, or other code made '
+        'the run, which cannot be continued; begin another one (--run_name)'
+    )
+  return declared
 
 
 def _own_models(algorithm, state, evaluations):
