@@ -9,6 +9,7 @@ gave, as it gave it.
 """
 
 import asyncio
+import os
 import types as python_types
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,11 +20,11 @@ import tensorflow_federated as tff
 from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.audit import finding
+from tff_noise.audit import reports
 from tff_noise.federated import task as task_lib
 from tff_noise.privacy import ledger
 from tff_noise.program import clients as clients_lib
 from tff_noise.program import managers
-from tff_noise.program import run_directory
 from tff_noise.program import training
 from tff_noise.report import runs
 from tff_noise.uplink import per_client
@@ -75,11 +76,13 @@ class Replayed(NamedTuple):
 
   Attributes:
     rounds: From the first on.
+    total: How many rounds the configuration has.
     stopped: Why there are no more, '' if these are all.
   """
 
   rounds: tuple[Round, ...]
-  stopped: str
+  total: int
+  stopped: str = ''
 
 
 class _Clients(clients_lib.SimulatedClients):
@@ -139,12 +142,15 @@ class _Clients(clients_lib.SimulatedClients):
     return []
 
   def _call(self, computation, cohort, args):
+    if computation.on_labels:
+      # Reports are functions of the configuration, too, and their number is checked.
+      return reports.histogram(self._task, self._federation, cohort)
     result = computation.next.type_signature.result
-    if isinstance(result, tff.FederatedType):
-      return _ones(result.member, cohort)
-    names = [name for name, _ in result.items()]
-    parts = {n: _ones(result[n].member, cohort) for n in names if n not in ('state', 'local')}
-    if 'state' not in names:
+    types_ = dict(tff.structure.iter_elements(result))
+    parts = {
+        n: _ones(t.member, cohort) for n, t in types_.items() if n not in ('state', 'local')
+    }
+    if 'state' not in types_:
       return {**parts, 'local': None}
     return python_types.SimpleNamespace(state=args[0], local=None, **parts)
 
@@ -192,10 +198,10 @@ def run(
     try:
       state = training.run_round(algorithm, state, clients)
     except Exception as error:  # What a method says to ones that no client would send.
-      why = f'round {state.round_num + 1} needs what clients sent ({type(error).__name__})'
-      return Replayed(tuple(rounds), why)
+      why = f'round {state.round_num + 1} needs what clients sent ({error})'
+      return Replayed(tuple(rounds), algorithm.rounds, why)
     rounds.append(Round(tuple(clients.exchanges), clients.traffic, clients.participations))
-  return Replayed(tuple(rounds), '')
+  return Replayed(tuple(rounds), algorithm.rounds)
 
 
 def _runs_of_one_code(lines, seal):
@@ -295,11 +301,6 @@ def _entries(run_, parts, replayed):
   for i, (_, entries) in enumerate(parts):
     is_last = i == len(parts) - 1
     done = len(run_.rounds) if is_last else 0
-    if is_last and run_.finished and len(run_.rounds) < len(replayed.rounds):
-      return finding.failed(
-          _ENTRIES, f'{len(run_.rounds)} rounds are done, the configuration has '
-          f'{len(replayed.rounds)}'
-      )
     different, same = differences(replayed, entries, done)
     if different:
       return finding.failed(_ENTRIES, different)
@@ -318,10 +319,9 @@ def _rows(run_, replayed):
   """Rounds that the configuration alone decides, and those before the replay stopped."""
   if not len(run_.rounds):
     return finding.no_evidence(_ROWS, 'no round is done')
-  if len(run_.rounds) > len(replayed.rounds) and not replayed.stopped:
-    return finding.failed(
-        _ROWS, f'{len(run_.rounds)} rounds, the configuration has {len(replayed.rounds)}'
-    )
+  done, total = len(run_.rounds), replayed.total
+  if done > total or (run_.finished and done < total):
+    return finding.failed(_ROWS, f'{done} rounds are done, the configuration has {total}')
   compared = 0
   for i, expected in enumerate(replayed.rounds[: len(run_.rounds)]):
     stage = expected.exchanges[0].entry.stage if expected.exchanges else None
@@ -377,7 +377,9 @@ def load_states(
   Raises:
     types.UsageError: If one cannot be read.
   """
-  folder = run_directory.RunDirectory(run_.path).file('state')
+  folder = os.path.join(run_.path, 'state')
+  if not os.path.isdir(folder):
+    return []
   book = ledger.Ledger(algorithm.fields, uplink.to_json(algorithm.fields))
   clients = _Clients(algorithm, task, federation, [], book)
   structure = training.program_state(algorithm.init(), clients, book)

@@ -49,14 +49,14 @@ def run(
   )
   with child.terminable(), opened:
     prepared = task_lib.prepare(config, dataset, scene)
-    weights = _initial_weights(config, prepared)
+    weights = initial_weights(config, prepared)
     run_directory.create(directory, lambda folder: _write_start(folder, config, scene))
     # Another process may have made it meanwhile, or even finished.
     run_directory.check_same_run(directory, config.identity())
     with run_directory.locked(directory):
       if not run_directory.is_complete(directory):
         ledger_seal.check_code(directory, config.resume_other_code)
-        evaluations = _evaluations(prepared.task.model, dataset, scene)
+        evaluations = evaluations_of(prepared.task.model, dataset, scene)
         state = _train(config, prepared, scene, evaluations, weights, directory)
         own_models = _own_models(prepared.algorithm, state, evaluations)
         results.write(directory, config, scene, prepared.algorithm, state, own_models)
@@ -138,7 +138,7 @@ def _own_models(algorithm, state, evaluations):
   return {'own_models': {'clients': len(models), 'mean_test_accuracy': sum(accuracy) / len(models)}}
 
 
-def _initial_weights(config, prepared):
+def initial_weights(config, prepared):
   """Pre-trained weights, where they are asked for."""
   if config.weights is None:
     return None
@@ -152,7 +152,7 @@ def _initial_weights(config, prepared):
   return loaded.weights
 
 
-def _evaluations(model, dataset, scene):
+def evaluations_of(model, dataset, scene):
   """What models are evaluated on, by name."""
   sets = {
       'test': types.Examples(dataset.test_x, dataset.test_y),
