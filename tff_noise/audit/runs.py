@@ -90,7 +90,9 @@ def audit(
   head = lines[-1].head if lines else ledger.genesis(declared, seal)
   privacy = ledger.to_json(entries, declared, delta)
   evidence += [
-      sections.Built('What left the clients, and when', (_entries(entries, declared),)),
+      sections.Built(
+          'What left the clients, and when', (_entries(entries, declared), *_changes(lines))
+      ),
       sections.Built('What the run costs', tuple(sections.privacy_blocks(privacy))),
   ]
   findings = (
@@ -176,6 +178,18 @@ def _difference(now: Sequence[Mapping[str, Any]], then: Sequence[Mapping[str, An
       ('the run declares what this code does not send', gone),
   ) if names]
   return '; '.join(parts) or 'the same values in another order'
+
+
+def _changes(lines):
+  """A sentence for each change of the code."""
+  return [
+      blocks.Text(
+          f'Resumed with other code: other code made the run from entry {i} on: '
+          f'{line.content.code}. What was released since the checkpoint before that counts twice.',
+          'warning',
+      )
+      for i, line in enumerate(lines, 1) if isinstance(line.content, ledger.CodeChange)
+  ]
 
 
 def _entries(entries, declared):
