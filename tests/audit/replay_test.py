@@ -1,10 +1,12 @@
 """Attacks on the files of a real run, by one who owns it and knows its key."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import shutil
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest
@@ -12,13 +14,17 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tff_noise.audit import finding
+from tff_noise.audit import first_round
 from tff_noise.audit import rebuilt
+from tff_noise.audit import replay
+from tff_noise.audit import reports
 from tff_noise.audit import runs
 from tff_noise.data import scene as scene_lib
 from tff_noise.privacy import ledger
 from tff_noise.program import data
 from tff_noise.program import flags
 from tff_noise.program import ledger_seal
+from tff_noise.program import private_labels
 from tff_noise.program import run_directory
 from tff_noise.program import task as task_lib
 from tff_noise.program import training_run
@@ -50,6 +56,15 @@ class AttackTest(federated_test_case.FederatedTestCase):
     training_run.run(cls.config, cls.dataset, cls.scene, directory)
     cls.whole = directory.path
     cls.prepared = {}
+    # A function of what was prepared, and most of what an audit takes.
+    row = functools.cache(lambda i: cls.row(*cls.asked[i]))
+    cls.row, cls.asked = staticmethod(first_round._row), {}
+
+    def cached(config, prepared, *args):
+      cls.asked[id(prepared)] = (config, prepared, *args)
+      return row(id(prepared))
+
+    cls.enterClassContext(mock.patch.object(first_round, '_row', cached))
 
   def setUp(self):
     super().setUp()
@@ -190,6 +205,33 @@ class AttackTest(federated_test_case.FederatedTestCase):
         'learning_rate': ('metrics.csv: the first round',),
     }
     self._assert_found(self._audit(**{name: value}), 'state', *tests[name])
+
+  def test_histogram_of_labels_that_were_not_flipped(self):
+    config = self.config
+    self._audit()
+    prepared = self.prepared[()]
+    states = replay.load_states(
+        report_runs.read_run(self.run_), prepared.algorithm, prepared.task, prepared.federation
+    )
+    found = reports.findings(prepared, self.scene, config.seed, states)
+    self.assertEqual([f.verdict.value for f in found], ['passed'])
+    labels = np.bincount(self.scene.noisy_label[self.scene.client_of >= 0], minlength=10)
+    true = [
+        s._replace(state=s.state._replace(records={**s.records, 'label_histogram': labels}))
+        for s in states
+    ]
+    found = reports.findings(prepared, self.scene, config.seed, true)
+    self.assertEqual([f.verdict.value for f in found], ['failed'])
+
+  def test_code_that_trains_on_labels_that_were_not_flipped(self):
+    config = _config('unused', training_labels='private', method='fedavg')
+    right = task_lib.prepare(config, self.dataset, self.scene)
+    found = reports.findings(right, self.scene, config.seed, [])
+    self.assertEqual([f.verdict.value for f in found], ['passed'])
+    with mock.patch.object(private_labels, 'flip', lambda federation, *_: federation):
+      wrong = task_lib.prepare(config, self.dataset, self.scene)
+    found = reports.findings(wrong, self.scene, config.seed, [])
+    self.assertEqual([f.verdict.value for f in found], ['failed'])
 
   def test_another_scene(self):
     labels = self.scene.noisy_label.copy()
