@@ -32,10 +32,13 @@ _TAKES = {
 
 _HELP = """\
 Says what leaves a client, in what form, who sees it and what it costs, and checks that it is so.
-Exit status 1 if anything fails.
+Exit status 0 if all passes, 1 if anything fails, 2 after one line about what to change, 3 if there
+was no evidence for something.
 
   bazel run //bin:audit -- --run_dir=runs/NAME
-      A run: its ledger has no gap, its totals are right, and this code sends what it declared.
+      A run: its ledger has no gap and belongs to its configuration, its totals are right, this
+      code sends what it declared, and the run done again leads to its cohorts, entries, reports
+      and first round. Needs the run's data and its ledger.key.
 
   bazel run //bin:audit -- --method=feddpcont [flags of bin/train]
       A method: what its compiled computations send, against what it declares, without running it.
@@ -49,11 +52,12 @@ Exit status 1 if anything fails.
       At which a run or method is accounted for, in (0, 1); well below one over the number of
       clients.
   --out_dir
-      Write audit.html, audit.json and audit.txt there; for a run, by default into its directory."""
+      Write audit.html, audit.json and audit.txt there; for a run, by default into its directory.
+      They are what an auditor outside may have: see docs/privacy.md."""
 
 
 def main(argv: list[str]) -> int:
-  """Returns the exit status: 0; 1 if anything failed; 2 after one line about what to change."""
+  """Returns the exit status, see `_HELP`."""
   return command_line.run('audit', lambda: _main(argv))
 
 
@@ -78,7 +82,7 @@ def _main(argv):
     from tff_noise.audit import page
 
     print(f'written to {page.write(result, out_dir)}')
-  return int(result.failed)
+  return result.status
 
 
 def _check(values, rest):
@@ -106,16 +110,31 @@ def _audit_flags(values, rest):
 
 def _audit_run(values):
   from tff_noise.audit import runs
+  from tff_noise.program import ledger_seal
+  from tff_noise.program import run_directory
   from tff_noise.report import runs as report_runs
 
   run = report_runs.read_run(values.run_dir)
+  seal = ledger_seal.of_run(run_directory.RunDirectory(run.path))
   code, why_not = None, ''
   try:
-    scene = os.path.join(run.path, 'scene.npz')
-    code = _audit_method('', _config_of(run), values.delta, {}, scene)
+    code = _do_again(run, seal, values.delta)
   except types.UsageError as error:
     why_not = f'the method cannot be built here: {error}'
-  return runs.audit(run, values.delta, code, why_not)
+  return runs.audit(run, seal, values.delta, code, why_not)
+
+
+def _do_again(run, seal, delta):
+  from tff_noise.program import data
+
+  config = _config_of(run)
+  dataset = data.load_dataset(config)
+  scene = data.load_scene(config, dataset, os.path.join(run.path, 'scene.npz'))
+  print('Loading TensorFlow Federated...', file=sys.stderr)
+  with loading.large_modules():
+    from tff_noise.audit import rebuilt
+
+  return rebuilt.audit(run, seal, config, dataset, scene, delta)
 
 
 def _config_of(run):
@@ -131,11 +150,11 @@ def _config_of(run):
     raise types.UsageError('the run has not the flags of this version') from error
 
 
-def _audit_method(title, config, delta, about, scene=None):
+def _audit_method(title, config, delta, about):
   from tff_noise.program import data
 
   dataset = data.load_dataset(config)
-  drawn = data.load_scene(config, dataset, scene)
+  drawn = data.load_scene(config, dataset, None)
   print('Loading TensorFlow Federated...', file=sys.stderr)
   with loading.large_modules():
     from tff_noise.audit import computations

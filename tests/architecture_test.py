@@ -59,6 +59,11 @@ _LOADS_TENSORFLOW = (
     'tff_noise.audit.canaries',
     'tff_noise.audit.computations',
     'tff_noise.audit.labels',
+    'tff_noise.audit.first_round',
+    'tff_noise.audit.noisy_sum',
+    'tff_noise.audit.rebuilt',
+    'tff_noise.audit.replay',
+    'tff_noise.audit.reports',
     'tff_noise.audit.update_leak',
 )
 

@@ -23,6 +23,7 @@ from tests.program import runs
 from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.algorithms import catalog
+from tff_noise.audit import replay
 from tff_noise.federated import aggregation
 from tff_noise.federated import computation
 from tff_noise.federated import evaluation
@@ -255,6 +256,17 @@ class ContractTest(federated_test_case.FederatedTestCase):
 
   def _assert_alike(self, a, b):
     self.assertEqual((np.shape(a), np.asarray(a).dtype), (np.shape(b), np.asarray(b).dtype))
+
+  @parameterized.named_parameters(*_ALL)
+  def test_ledger_is_the_one_that_a_replay_expects(self, name):
+    algorithm, task = _build(name)
+    entries, declared = _entries(name, _ran(name).folder)
+    replayed = replay.run(algorithm, task, _federation(), declared, ledger.UNSEALED)
+    self.assertEqual(replayed.stopped, '')
+    different, compared = replay.differences(replayed, entries, algorithm.rounds)
+    self.assertEqual(different, '')
+    if name not in ('clipfl', 'fedcorr', 'rhfl'):  # Who takes part follows from what they sent.
+      self.assertLen(entries, compared)
 
   @parameterized.named_parameters(*_ALL)
   def test_judges_all_its_clients(self, name):

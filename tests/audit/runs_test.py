@@ -14,10 +14,14 @@ from tff_noise.audit import finding
 from tff_noise.audit import runs
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
+from tff_noise.program import ledger_seal
+from tff_noise.program import run_directory
 from tff_noise.report import runs as report_runs
 
 _PASSED, _FAILED, _NO_EVIDENCE = finding.Verdict
 _ROUNDS = 4
+# Of a run whose data are not there.
+_WITHOUT_CODE = {'uplink.json': _NO_EVIDENCE, 'replay': _NO_EVIDENCE}
 
 
 def _field(name, shield, disclosure='sum'):
@@ -40,7 +44,8 @@ class RunsTest(parameterized.TestCase):
     super().setUp()
     self.run_ = run_files.write(os.path.join(self.create_tempdir().full_path, 'run'))
     self._dump('uplink.json', _DECLARED)
-    book = ledger.Ledger(('labels', 'update'), _DECLARED, self._file('ledger.jsonl'))
+    self.seal = ledger_seal.of_run(run_directory.RunDirectory(self.run_))
+    book = ledger.Ledger(('labels', 'update'), _DECLARED, self._file('ledger.jsonl'), self.seal)
     book.record(1, 'train', ['labels'], np.arange(20))
     for i in range(1, _ROUNDS + 1):
       book.record(i, 'train', ['update'], np.arange(i, i + 4))
@@ -54,7 +59,8 @@ class RunsTest(parameterized.TestCase):
       json.dump(content, file)
 
   def _audit(self, code=None, why_not='no data', delta=1e-5):
-    return runs.audit(report_runs.read_run(self.run_), delta, code, why_not)
+    by_code = code and runs.ByCode(code, ())
+    return runs.audit(report_runs.read_run(self.run_), self.seal, delta, by_code, why_not)
 
   def _verdicts(self, audit):
     return {f.name.split(':')[0]: f.verdict for f in audit.findings if f.verdict is not _PASSED}
@@ -70,7 +76,8 @@ class RunsTest(parameterized.TestCase):
     audit = self._audit()
     self.assertFalse(audit.failed)
     # Without the code nobody knows what it sends: that is no pass.
-    self.assertEqual(self._verdicts(audit), {'uplink.json': _NO_EVIDENCE})
+    self.assertEqual(self._verdicts(audit), _WITHOUT_CODE)
+    self.assertEqual(audit.status, 3)
     self.assertIn('no data', audit.text())
     json.loads(audit.json())
 
@@ -85,7 +92,7 @@ class RunsTest(parameterized.TestCase):
     self.assertIn('at delta 0.001', ' '.join(audit.text().split()))
     self.assertNotIn('1e-05', audit.text())
     # The run's own totals are still checked at the delta it wrote them with.
-    self.assertEqual(self._verdicts(audit), {'uplink.json': _NO_EVIDENCE})
+    self.assertEqual(self._verdicts(audit), _WITHOUT_CODE)
 
   @parameterized.parameters(
       ('ledger.jsonl', '"clients": 20', '"clients": 21', 'line 1'),
@@ -119,13 +126,41 @@ class RunsTest(parameterized.TestCase):
     with self.assertRaisesRegex(types.UsageError, 'has no uplink.json'):
       self._audit()
 
+  def test_noise_times_100_where_data_are_absent_is_no_pass(self):
+    shield = protection.NoisySum(100.0, 1.0, 4, 20)
+    declared = [_DECLARED[0], _field('update', shield)]
+    self._dump('uplink.json', declared)
+    os.remove(self._file('ledger.jsonl'))
+    book = ledger.Ledger(
+        ('labels', 'update'), declared, self._file('ledger.jsonl'), self.seal
+    )
+    for i in range(1, _ROUNDS + 1):
+      book.record(i, 'train', ['update'], np.arange(i, i + 4))
+    self._dump('privacy.json', ledger.to_json(book.entries, declared))
+    self.assertEqual(self._audit().status, 3)
+
+  def test_a_change_of_code_is_told(self):
+    book = ledger.Ledger(
+        ('labels', 'update'), _DECLARED, self._file('ledger.jsonl'), self.seal, 'fff'
+    )
+    book.record(1, 'train', ['update'], np.arange(4))
+    self._dump('privacy.json', ledger.to_json(book.entries, _DECLARED))
+    audit = self._audit()
+    self.assertEqual(audit.content['entries'][_ROUNDS + 1], {'code': 'fff'})
+    self.assertIn('other code made the run from entry 6 on: fff', audit.text())
+
+  def test_without_its_key_no_run_is_audited(self):
+    os.remove(self._file('ledger.key'))
+    with self.assertRaisesRegex(types.UsageError, 'ledger.key cannot be read'):
+      ledger_seal.of_run(run_directory.RunDirectory(self.run_))
+
   def test_a_missing_ledger_is_found(self):
     os.remove(self._file('ledger.jsonl'))
     self.assertTrue(self._audit().failed)
 
   def test_a_sum_over_one_client_is_found(self):
-    book = ledger.Ledger(('labels', 'update'), _DECLARED, self._file('ledger.jsonl'))
-    for entry in ledger.read(self._file('ledger.jsonl'), _DECLARED)[0]:
+    book = ledger.Ledger(('labels', 'update'), _DECLARED, self._file('ledger.jsonl'), self.seal)
+    for entry in ledger.read(self._file('ledger.jsonl'), _DECLARED, self.seal)[0]:
       ids = np.arange(20)
       if entry.clients != 20:
         ids = np.arange(entry.round_num, entry.round_num + 4)
@@ -155,7 +190,7 @@ class RunsTest(parameterized.TestCase):
     os.remove(self._file('summary.json'))
     self.assertEqual(
         self._verdicts(self._audit()),
-        {'privacy.json': _NO_EVIDENCE, 'uplink.json': _NO_EVIDENCE},
+        {'privacy.json': _NO_EVIDENCE, **_WITHOUT_CODE},
     )
 
 
@@ -165,6 +200,10 @@ class FindingTest(absltest.TestCase):
     audit = finding.Audit('t', (finding.no_evidence('a', 'x'),), (), {})
     self.assertFalse(audit.failed)
     self.assertIn('1 no evidence', audit.text())
+    self.assertEqual(audit.status, 3)
+    both = audit._replace(findings=(*audit.findings, finding.failed('b', 'y')))
+    self.assertEqual(both.status, 1)
+    self.assertEqual(audit._replace(findings=(finding.passed('a', 'x'),)).status, 0)
     self.assertNotIn('1 passed', audit.text())
 
   def test_numbers_that_are_none_are_left_out_of_json(self):

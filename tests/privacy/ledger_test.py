@@ -1,5 +1,7 @@
 """Tests of the privacy ledger."""
 
+import hashlib
+import itertools
 import json
 import math
 import os
@@ -193,6 +195,110 @@ class ResumeTest(_Case):
     book = self._open()
     self._record(book, 2)
     self.assertEqual(self._lines(), whole)
+
+
+class SealTest(_Case):
+
+  _SEAL = ledger.Seal('of this run', 'abc', b'k' * 32)
+
+  def test_the_genesis_is_of_run_code_and_key(self):
+    book = ledger.Ledger(_NAMES, _DECLARED, self.path, self._SEAL)
+    self._record(book, 2)
+    self.assertLen(ledger.read(self.path, _DECLARED, self._SEAL)[0], 2)
+    for change in ({'run': 'of another'}, {'code': 'def'}, {'key': b'l' * 32}):
+      with self.assertRaisesRegex(ledger.LedgerError, 'line 1 does not follow'):
+        ledger.read(self.path, _DECLARED, self._SEAL._replace(**change))
+
+  def test_without_the_key_no_cohort_can_be_tried(self):
+    # The attack: all cohorts of 2 of 5, by the hash that was there before, and by every unkeyed one
+    # of the text that is hashed.
+    book = ledger.Ledger(_NAMES, _DECLARED, self.path, self._SEAL)
+    book.record(1, 'train', ['size'], np.array([1, 3]))
+    found = book.entries[0].cohort
+    for key in (b'', b'0' * 32):
+      tried = {
+          ledger.commitment(key, b'', f'{i},{j}'.encode())
+          for i, j in itertools.combinations(range(5), 2)
+      }
+      self.assertNotIn(found, tried)
+    for i, j in itertools.combinations(range(5), 2):
+      self.assertNotStartsWith(found, hashlib.sha256(f'{i},{j}'.encode()).hexdigest()[:16])
+    # Who has the key finds it.
+    self.assertEqual(found, ledger.commitment(self._SEAL.key, b'', b'1,3'))
+    self.assertNotIn(self._SEAL.key.hex(), json.dumps(self._SEAL.public))
+
+  def test_equal_cohorts_show_only_where_no_claim_counts_on_their_secrecy(self):
+    declared = _declare(labels=_REPORTS, update=_NOISE, size=protection.Counts())
+    book = ledger.Ledger(_NAMES, declared, '', self._SEAL)
+    for field in ('size', 'update'):
+      for round_num in (1, 2):
+        book.record(round_num, 'train', [field], np.array([1, 3]))
+    cohorts = [entry.cohort for entry in book.entries]
+    self.assertEqual(cohorts[0], cohorts[1])
+    self.assertLen(set(cohorts), 3)
+
+
+class CodeTest(_Case):
+  """A run that was killed goes on with other code."""
+
+  _SEAL = ledger.Seal('', 'abc', b'k' * 32)
+
+  def _open(self, code, declared=_DECLARED):
+    return ledger.Ledger(_NAMES, declared, self.path, self._SEAL, code)
+
+  def _kinds(self):
+    lines = ledger.read_lines(self.path, _DECLARED, self._SEAL)
+    return [
+        line.content.code if isinstance(line.content, ledger.CodeChange)
+        else line.content.round_num for line in lines
+    ]
+
+  def test_what_is_released_again_counts_again(self):
+    first = self._open('abc')
+    self._record(first, 2)
+    checkpoint = first.position
+    self._record(first, 2, first=3)
+    again = self._open('def')
+    again.resume(checkpoint)
+    self._record(again, 3, first=3)
+    self.assertEqual(self._kinds(), [1, 2, 3, 4, 'def', 3, 4, 5])
+    self.assertEqual([e.round_num for e in again.entries], [1, 2, 3, 4, 3, 4, 5])
+
+    # Killed once more, before the next checkpoint and after it: the same code repeats its own.
+    for position, left in ((checkpoint, 3), (again.position, 6)):
+      more = self._open('def')
+      more.resume(position)
+      self._record(more, 7 - left, first=left)
+    self.assertEqual(self._kinds(), [1, 2, 3, 4, 'def', 3, 4, 5, 6])
+    lines = ledger.read_lines(self.path, _DECLARED, self._SEAL)
+    self.assertEqual(ledger.last_code(lines, self._SEAL), 'def')
+
+  def test_without_a_checkpoint(self):
+    self._record(self._open('abc'), 2)
+    self._record(self._open('def'), 2)
+    self._record(self._open('def'), 2)
+    self._record(self._open('abc'), 1)
+    self.assertEqual(self._kinds(), [1, 2, 'def', 1, 2, 'abc', 1])
+
+  def test_noise_is_not_used_for_two_values(self):
+    # The attack: the same rounds released by two codes with the same noise, whose difference has
+    # none.
+    noisy = _declare(labels=_REPORTS, update=_NOISE, size=protection.Counts())
+    first = self._open('abc', noisy)
+    self._record(first, 2)
+    checkpoint = first.position
+    self._record(first, 2, first=3)
+    before = self._lines()
+    again = self._open('def', noisy)
+    again.resume(checkpoint)
+    with self.assertRaisesRegex(ledger.LedgerError, 'other code released round 3'):
+      self._record(again, 1, first=3)
+    self.assertEqual(self._lines(), before)
+    # Where nothing was released since the checkpoint, nothing is released twice.
+    last = self._open('def', noisy)
+    last.resume(first.position)
+    self._record(last, 1, first=5)
+    self.assertLen(self._lines(), 6)
 
 
 class TotalsTest(_Case):

@@ -13,6 +13,7 @@ from tff_noise.data import scene as scene_lib
 from tff_noise.federated import computation
 from tff_noise.privacy import ledger
 from tff_noise.program import ground_truth
+from tff_noise.program import ledger_seal
 from tff_noise.program import results
 from tff_noise.program import run_directory
 from tff_noise.program import summary
@@ -90,9 +91,12 @@ class WriteTest(absltest.TestCase):
               'round,stage,test_accuracy,rejected,bytes_up,bytes_down\n1,t,0.5,0,3,4\n',
           ),
           ('timing.csv', 'round,seconds\n1,2.0\n'),
+          ('config.json', '{"code": "abc"}'),
+          ('scene.npz', ''),
       ):
         with open(os.path.join(folder, name), 'w', encoding='utf-8') as file:
           file.write(text)
+      ledger_seal.write_key(folder)
 
     run_directory.create(self.run_, start)
 
@@ -100,7 +104,9 @@ class WriteTest(absltest.TestCase):
     """Declares what may be sent, and records what was: (round, names, clients)."""
     declared = uplink.to_json(algorithm.fields)
     run_directory.write_json(self.run_.file('uplink.json'), declared)
-    opened = ledger.Ledger(algorithm.fields, declared, self.run_.file('ledger.jsonl'))
+    opened = ledger.Ledger(
+        algorithm.fields, declared, self.run_.file('ledger.jsonl'), ledger_seal.of_run(self.run_)
+    )
     fields = {field.name: field for field in algorithm.fields}
     for round_num, names, clients in sent:
       opened.record(round_num, 'train', [fields[name] for name in names], np.array(clients))

@@ -75,6 +75,7 @@ _VALID = {
     'run_name': None,
     'root_dir': 'runs',
     'resume': True,
+    'resume_other_code': False,
     'eval_every': 1,
     'checkpoint_every': 5,
 }
@@ -151,6 +152,7 @@ _INVALID = {
 # the method (param, base, stages), or a plain switch.
 _WITHOUT_RANGE = {
     'param', 'stages', 'allow_per_client_disclosure', 'arrivals', 'scene', 'root_dir', 'resume',
+    'resume_other_code',
     'base_param', 'workers', 'mixed_precision', 'centralised',
     'label_epsilon', 'human_labels', 'data_dir', 'validation_dir', 'noise_matrix', 'weights',
     'public_dir',
@@ -185,7 +187,8 @@ _OTHER_STAGES = {
     'method': 'fedcorr', 'allow_per_client_disclosure': True, 'stages': 'finetune:0',
 }
 _EXECUTION = {
-    'root_dir': 'elsewhere', 'resume': False, 'max_concurrent_clients': 1, 'checkpoint_every': 6,
+    'root_dir': 'elsewhere', 'resume': False, 'resume_other_code': True,
+    'max_concurrent_clients': 1, 'checkpoint_every': 6,
     'runtime': 'accelerator',
 }
 

@@ -7,6 +7,7 @@ import os
 import numpy as np
 
 from tff_noise.data import scene as scene_lib
+from tff_noise.program import ledger_seal
 
 LABELS = {
     'prior': 'shrinkage',
@@ -152,6 +153,8 @@ def write(path, **contents):
       write_csv(os.path.join(path, name + '.csv'), content)
     else:
       write_json(os.path.join(path, name + '.json'), content)
+  if not os.path.exists(os.path.join(path, 'ledger.key')):
+    ledger_seal.write_key(path)
   return path
 
 

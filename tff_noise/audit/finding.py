@@ -40,6 +40,13 @@ class Audit(NamedTuple):
     """Whether anything was found that should not be; no evidence is no failure, and no pass."""
     return any(finding.verdict is Verdict.FAILED for finding in self.findings)
 
+  @property
+  def status(self) -> int:
+    """The exit status: 1 if anything failed, 3 if there was no evidence for something, else 0."""
+    if self.failed:
+      return 1
+    return 3 if any(f.verdict is Verdict.NO_EVIDENCE for f in self.findings) else 0
+
   def sections(self) -> list[sections.Built]:
     """Returns all of it as the sections of a page."""
     rows = [(f.verdict.value, f.name, f.detail) for f in self.findings]

@@ -1,11 +1,15 @@
-"""The audit of a run: its ledger, its totals, and whether this code sends what the run declared."""
+"""The audit of a run: its ledger, its totals, and whether this code sends what the run declared.
+
+What comes of it can be handed to an auditor outside: it names neither the seed nor anything else
+from which cohorts could be worked out, see `docs/privacy.md`.
+"""
 
 import json
 import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tff_noise import types
 from tff_noise.audit import finding
@@ -15,24 +19,43 @@ from tff_noise.report import blocks
 from tff_noise.report import runs
 from tff_noise.report import sections
 
-_CHAIN = 'ledger: every entry follows from the one before it, the first from uplink.json'
+_CHAIN = (
+    'ledger: every entry follows from the one before it, the first from uplink.json, configuration '
+    'and scene'
+)
 _ROUNDS = 'ledger: every round of metrics.csv has its releases'
 _ALONE = 'ledger: no sum is over one client, whose value it would show'
 _TOTALS = 'privacy.json: the totals are those of the ledger'
 # Values of which no sum is claimed, as declarations write it (`uplink.Disclosure`).
 _SHOWN = ('per client', 'other clients')
 _CODE = 'uplink.json: is what this code sends'
+_REPLAY = 'replay: the run done again from configuration and scene'
+# From these, cohorts, flips and noise of a simulation can be worked out.
+_SECRET_FLAGS = frozenset({'seed'})
+
+
+class ByCode(NamedTuple):
+  """What this code says of a run.
+
+  Attributes:
+    method: The audit of the run's method as this code builds it.
+    findings: What was found by doing the run again.
+  """
+
+  method: finding.Audit
+  findings: tuple[finding.Finding, ...]
 
 
 def audit(
-    run: runs.Run, delta: float, code: finding.Audit | None, why_not: str
+    run: runs.Run, seal: ledger.Seal, delta: float, code: ByCode | None, why_not: str
 ) -> finding.Audit:
   """Audits a run.
 
   Args:
     run: It may be finished or not.
+    seal: Of its ledger.
     delta: Of Gaussian mechanisms and central bounds, in (0, 1).
-    code: The audit of the run's method as this code builds it; None if it cannot be built.
+    code: What this code says of it; None if its method cannot be built.
     why_not: Why not.
 
   Raises:
@@ -41,11 +64,13 @@ def audit(
   if run.uplink is None:
     raise types.UsageError(f'{run.path} has no uplink.json: what may leave clients is not declared')
   declared = run.uplink
-  title = f'Audit of run {run.name}'
+  title = f'Audit of run {seal.run[:16]}'
   evidence = [
       finding.about({
-          'run': run.name,
-          'flags': shlex.join(f'--{k}={v}' for k, v in sorted(run.flags.items())),
+          'run': f'{seal.run[:16]}..., the commitment to its configuration and scene',
+          'flags': shlex.join(
+              f'--{k}={v}' for k, v in sorted(run.flags.items()) if k not in _SECRET_FLAGS
+          ),
           'made by code': run.code or 'unknown',
           'audited by code': code_version.digest(),
           'packages': ', '.join(f'{k} {v}' for k, v in run.versions.items()),
@@ -54,14 +79,20 @@ def audit(
       sections.Built('What may leave a client', (sections.uplink_table(declared),)),
   ]
   by_code = _by_code(run, declared, code, why_not)
+  public = {'declared': declared, 'seal': seal.public}
   try:
-    entries, head = ledger.read(os.path.join(run.path, 'ledger.jsonl'), declared)
+    lines = ledger.read_lines(os.path.join(run.path, 'ledger.jsonl'), declared, seal)
   except ledger.LedgerError as error:
-    broken = finding.failed(_CHAIN, str(error))
-    return finding.Audit(title, (broken, *by_code), tuple(evidence), {'declared': declared})
+    # The directory's name has the seed in it.
+    broken = finding.failed(_CHAIN, str(error).replace(run.path + os.sep, ''))
+    return finding.Audit(title, (broken, *by_code), tuple(evidence), public)
+  entries = [line.content for line in lines if isinstance(line.content, ledger.Entry)]
+  head = lines[-1].head if lines else ledger.genesis(declared, seal)
   privacy = ledger.to_json(entries, declared, delta)
   evidence += [
-      sections.Built('What left the clients, and when', (_entries(entries, declared),)),
+      sections.Built(
+          'What left the clients, and when', (_entries(entries, declared), *_changes(lines))
+      ),
       sections.Built('What the run costs', tuple(sections.privacy_blocks(privacy))),
   ]
   findings = (
@@ -72,8 +103,8 @@ def audit(
       *by_code,
   )
   content = {
-      'declared': declared,
-      'entries': [entry._asdict() for entry in entries],
+      **public,
+      'entries': [line.content._asdict() for line in lines],
       'head': head,
       'privacy': privacy,
   }
@@ -127,11 +158,12 @@ def _close(a, b):
 def _by_code(run, declared, code, why_not):
   """What this code would send."""
   if code is None:
-    return (finding.no_evidence(_CODE, why_not),)
-  if code.content['declared'] != declared:
-    return (finding.failed(_CODE, _difference(code.content['declared'], declared)), *code.findings)
+    return finding.no_evidence(_CODE, why_not), finding.no_evidence(_REPLAY, why_not)
+  now, more = code.method.content['declared'], (*code.method.findings, *code.findings)
+  if now != declared:
+    return finding.failed(_CODE, _difference(now, declared)), *more
   remark = 'the code that made the run' if _same_code(run) else 'not the code that made the run'
-  return (finding.passed(_CODE, f'{len(declared)} values; {remark}'), *code.findings)
+  return finding.passed(_CODE, f'{len(declared)} values; {remark}'), *more
 
 
 def _same_code(run):
@@ -146,6 +178,18 @@ def _difference(now: Sequence[Mapping[str, Any]], then: Sequence[Mapping[str, An
       ('the run declares what this code does not send', gone),
   ) if names]
   return '; '.join(parts) or 'the same values in another order'
+
+
+def _changes(lines):
+  """A sentence for each change of the code."""
+  return [
+      blocks.Text(
+          f'Resumed with other code: other code made the run from entry {i} on: '
+          f'{line.content.code}. What was released since the checkpoint before that counts twice.',
+          'warning',
+      )
+      for i, line in enumerate(lines, 1) if isinstance(line.content, ledger.CodeChange)
+  ]
 
 
 def _entries(entries, declared):

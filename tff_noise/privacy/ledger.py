@@ -1,19 +1,24 @@
 """The ledger: every release of a run, in order, in a file that can only grow.
 
 What may be released is declared in `uplink.json`; the ledger says when it was, by how many clients
-and by whom. Each entry holds the hash of the one before it, the first that of the declaration, so
-that neither can be changed unnoticed. An entry is on disk before the computation runs: a crash
-may leave an entry without its release, never a release without its entry.
+and by whom. Each entry holds the hash of the one before it, the first that of the declaration and
+of what the run was made from, so that none of it can be changed unnoticed. An entry is on disk
+before the computation runs: a crash may leave an entry without its release, never a release without
+its entry.
 
 A run that is killed repeats the rounds since its last checkpoint. All its randomness is a function
-of the seed, so they release the same values again, which tells nobody anything new: the repeated
-entries have to equal those in the file, and are not written twice.
+of the seed, so the same code releases the same values again, which tells nobody anything new: the
+repeated entries have to equal those in the file, and are not written twice. Other code releases
+other values: the file says from where on, and the entries count anew.
+
+Who took part is in no entry: a commitment is, under a key that stays with the run's owner.
 """
 
 from __future__ import annotations
 
 import collections
 import hashlib
+import hmac
 import json
 import math
 import os
@@ -57,12 +62,35 @@ class Position(NamedTuple):
   """How far a run is in its ledger; part of every checkpoint.
 
   Attributes:
-    count: Entries so far.
+    count: Lines so far.
     head: uint8 `[32]`, the hash of the last one.
   """
 
   count: int
   head: np.ndarray
+
+
+class Seal(NamedTuple):
+  """What ties a ledger to its run.
+
+  Attributes:
+    run: Commitment to what the run was made from, its configuration and scene, under the key.
+    code: Digest of the code that began it.
+    key: The owner's secret; whoever has it can try cohorts until one fits an entry.
+  """
+
+  run: str
+  code: str
+  key: bytes
+
+  @property
+  def public(self) -> Mapping[str, str]:
+    """What can be shown to anybody: the key's digest in place of the key."""
+    return {**self._asdict(), 'key': hashlib.sha256(self.key).hexdigest()}
+
+
+# Of what is no run's: plans, and ledgers that end with their process.
+UNSEALED = Seal('', '', b'')
 
 
 class Entry(NamedTuple):
@@ -73,7 +101,8 @@ class Entry(NamedTuple):
     stage: The stage's name.
     fields: Positions in `uplink.json`, ascending.
     clients: How many clients sent them.
-    cohort: Hash of their ids: equal for the same clients.
+    cohort: HMAC-SHA256 of their ids, in hexadecimal digits. It is equal for the same clients; where
+      a claim counts on their being secret, within a round alone.
   """
 
   round_num: int
@@ -83,56 +112,96 @@ class Entry(NamedTuple):
   cohort: str
 
 
-def genesis(declared: Sequence[Mapping[str, Any]]) -> str:
-  """Returns what the first entry follows: the hash of the content of `uplink.json`."""
-  return _hash(json.dumps(declared, sort_keys=True))
+class CodeChange(NamedTuple):
+  """From here on other code made the run, from its last checkpoint on.
+
+  Attributes:
+    code: Its digest.
+  """
+
+  code: str
+
+
+class Line(NamedTuple):
+  """A line of the file.
+
+  Attributes:
+    content: What it says.
+    head: Its hash, 64 hexadecimal digits.
+  """
+
+  content: Entry | CodeChange
+  head: str
+
+
+def commitment(key: bytes, *parts: bytes) -> str:
+  """Returns HMAC-SHA256 of `parts`, each of its own length, as 64 hexadecimal digits."""
+  digests = b''.join(hashlib.sha256(part).digest() for part in parts)
+  return hmac.new(key, digests, hashlib.sha256).hexdigest()
+
+
+def genesis(declared: Sequence[Mapping[str, Any]], seal: Seal = UNSEALED) -> str:
+  """Returns what the first entry follows: the hash of the declaration and the seal."""
+  return _hash(json.dumps([declared, seal.public], sort_keys=True))
 
 
 def _hash(text):
   return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _line(entry, previous):
-  content = {**entry._asdict(), 'previous': previous}
+def _text(content, previous):
+  content = {**content._asdict(), 'previous': previous}
   return json.dumps({**content, 'hash': _hash(json.dumps(content, sort_keys=True))})
 
 
-def read(path: str, declared: Sequence[Mapping[str, Any]]) -> tuple[list[Entry], str]:
+def read(
+    path: str, declared: Sequence[Mapping[str, Any]], seal: Seal = UNSEALED
+) -> tuple[list[Entry], str]:
+  """Returns the entries of a ledger and the hash of its last line; see `read_lines`."""
+  lines = read_lines(path, declared, seal)
+  entries = [line.content for line in lines if isinstance(line.content, Entry)]
+  return entries, lines[-1].head if lines else genesis(declared, seal)
+
+
+def read_lines(
+    path: str, declared: Sequence[Mapping[str, Any]], seal: Seal = UNSEALED
+) -> list[Line]:
   """Reads a ledger and checks it.
 
   Args:
     path: The file; one that is not there is an empty ledger.
     declared: The content of `uplink.json`.
-
-  Returns:
-    The entries and the hash of the last one.
+    seal: Of its run.
 
   Raises:
-    LedgerError: If an entry does not follow from the one before it, or from the declaration.
+    LedgerError: If a line does not follow from the one before it, or from the declaration and the
+      seal.
   """
-  entries, head = [], genesis(declared)
+  lines, head = [], genesis(declared, seal)
   if not os.path.exists(path):
-    return entries, head
+    return lines
   with open(path, encoding='utf-8', errors='replace') as file:
-    lines = file.read().split('\n')
+    texts = file.read().split('\n')
   # Without its end a line was not on disk yet when the run died, and its release never happened.
-  for number, line in enumerate(lines[:-1], 1):
-    entry, previous, digest = _parse(line, path, number)
-    if previous != head or _line(entry, previous) != line:
+  for number, text in enumerate(texts[:-1], 1):
+    content, previous, digest = _parse(text, path, number)
+    if previous != head or _text(content, previous) != text:
       raise LedgerError(
-          f'{path} line {number} does not follow from what is before it: the ledger or uplink.json '
-          'was changed'
+          f'{path} line {number} does not follow from what is before it: the ledger, uplink.json '
+          'was changed, or what the run was made from: config.json, scene.npz, ledger.key'
       )
-    if not all(0 <= i < len(declared) for i in entry.fields):
+    if isinstance(content, Entry) and not all(0 <= i < len(declared) for i in content.fields):
       raise LedgerError(f'{path} line {number} names a value that uplink.json does not declare')
-    entries.append(entry)
+    lines.append(Line(content, digest))
     head = digest
-  return entries, head
+  return lines
 
 
-def _parse(line, path, number):
+def _parse(text, path, number):
   try:
-    content = json.loads(line)
+    content = json.loads(text)
+    if 'code' in content:
+      return CodeChange(content['code']), content['previous'], content['hash']
     entry = Entry(
         content['round_num'], content['stage'], tuple(content['fields']), content['clients'],
         content['cohort'],
@@ -142,38 +211,63 @@ def _parse(line, path, number):
     raise LedgerError(f'{path} line {number} is not an entry of a ledger') from error
 
 
+def last_code(lines: Sequence[Line], seal: Seal) -> str:
+  """Returns the digest of the code that made the run last."""
+  changes = [line.content.code for line in lines if isinstance(line.content, CodeChange)]
+  return changes[-1] if changes else seal.code
+
+
 class Ledger:
   """The ledger of a run that goes on."""
 
-  def __init__(self, fields: Sequence[Any], declared: Sequence[Mapping[str, Any]], path: str = ''):
+  def __init__(
+      self,
+      fields: Sequence[Any],
+      declared: Sequence[Mapping[str, Any]],
+      path: str = '',
+      seal: Seal = UNSEALED,
+      code: str | None = None,
+  ):
     """Opens a ledger at its start.
 
     Args:
       fields: What may be released, hashable, in the order of `declared`.
       declared: The content of `uplink.json`.
       path: The file; '' to keep entries in memory alone.
+      seal: Of the run.
+      code: Digest of the code that goes on; that of the last line if not given.
 
     Raises:
       LedgerError: If there is a file, and it is damaged.
     """
     self._positions = {field: i for i, field in enumerate(fields)}
-    self._genesis = genesis(declared)
-    self._path = path
-    self._entries, self._written = [], []
-    self._head = self._genesis
+    self._declared, self._seal, self._path = declared, seal, path
+    self._head = genesis(declared, seal)
+    self._lines, self._written = [], []
     if path:
-      self._written, _ = read(path, declared)
+      self._written = read_lines(path, declared, seal)
       _drop_torn_line(path)
+    last = last_code(self._written, seal)
+    self._new_code = code if code not in (None, last) else ''
+    # What other code released before is not repeated.
+    changes = [i for i, w in enumerate(self._written, 1) if isinstance(w.content, CodeChange)]
+    self._advance(max(changes, default=0))
+
+  def _advance(self, count):
+    """Takes lines of the file as they are, until there are so many."""
+    self._lines += self._written[len(self._lines) : count]
+    if self._lines:
+      self._head = self._lines[-1].head
 
   @property
   def entries(self) -> tuple[Entry, ...]:
     """All entries up to the current position."""
-    return tuple(self._entries)
+    return tuple(line.content for line in self._lines if isinstance(line.content, Entry))
 
   @property
   def position(self) -> Position:
     """How far the run is."""
-    return Position(len(self._entries), np.frombuffer(bytes.fromhex(self._head), np.uint8))
+    return Position(len(self._lines), np.frombuffer(bytes.fromhex(self._head), np.uint8))
 
   def resume(self, position: Position) -> None:
     """Goes on from a checkpoint, from whose releases on they are repeated.
@@ -181,13 +275,14 @@ class Ledger:
     Raises:
       LedgerError: If the file does not hold what had been released at the checkpoint.
     """
-    while len(self._entries) < min(int(position.count), len(self._written)):
-      self._append(self._written[len(self._entries)])
-    if self.position.count != position.count or bytes(position.head).hex() != self._head:
+    count = int(position.count)
+    heads = [genesis(self._declared, self._seal), *(line.head for line in self._written)]
+    if count >= len(heads) or bytes(position.head).hex() != heads[count]:
       raise LedgerError(
-          f'{self._path} does not hold the {int(position.count)} releases that were made before '
-          'the checkpoint: it was changed, or belongs to another run'
+          f'{self._path} does not hold the {count} releases that were made before the checkpoint: '
+          'it was changed, or belongs to another run'
       )
+    self._advance(count)
 
   def record(self, round_num: int, stage: str, fields: Sequence[Any], clients: np.ndarray) -> None:
     """Records that `clients` are about to send `fields`.
@@ -199,32 +294,64 @@ class Ledger:
       clients: int, the ids of those that send.
 
     Raises:
-      LedgerError: If this is a repetition, and the file has another release in its place.
+      LedgerError: If this is a repetition, and the file has another release in its place; or if
+        other code would release with noise that was used.
     """
     if not len(fields) or not len(clients):
       return
-    ids = ','.join(str(i) for i in sorted(int(i) for i in clients))
+    positions = tuple(sorted(self._positions[f] for f in fields))
     entry = Entry(
-        round_num, stage, tuple(sorted(self._positions[f] for f in fields)), len(clients),
-        _hash(ids)[:16],
+        round_num, stage, positions, len(clients), self._cohort(round_num, positions, clients)
     )
-    done = len(self._entries)
+    if self._new_code:
+      self._change_code(round_num)
+    done = len(self._lines)
     if done < len(self._written):
-      if self._written[done] != entry:
+      if self._written[done].content != entry:
         raise LedgerError(
             f'{self._path} has another release in place of the one in round {round_num}: the run '
             'is not continued as it was begun'
         )
-    elif self._path:
+      self._advance(done + 1)
+    else:
+      self._append(entry)
+
+  def _cohort(self, round_num, positions, clients):
+    """The commitment to who sends."""
+    ids = ','.join(str(i) for i in sorted(int(i) for i in clients))
+    # Which rounds have the same clients would tell of a draw that is claimed to be secret.
+    secret = any(_is_noisy(self._declared[i]) for i in positions if i < len(self._declared))
+    return commitment(self._seal.key, str(round_num).encode() if secret else b'', ids.encode())
+
+  def _change_code(self, round_num):
+    """Leaves what other code released since the checkpoint where it is, and begins anew."""
+    for line in self._written[len(self._lines) :]:
+      entry = line.content
+      noisy = isinstance(entry, Entry) and any(_is_noisy(self._declared[i]) for i in entry.fields)
+      if noisy and entry.round_num >= round_num:
+        raise LedgerError(
+            f'other code released round {entry.round_num} after the last checkpoint with noise '
+            'that this code would use again, and the difference of the two has none: begin a new '
+            'run, with another --seed and --run_name'
+        )
+    self._advance(len(self._written))
+    code, self._new_code = self._new_code, ''
+    self._append(CodeChange(code))
+
+  def _append(self, content):
+    text = _text(content, self._head)
+    if self._path:
       with open(self._path, 'a', encoding='utf-8') as file:
-        file.write(_line(entry, self._head) + '\n')
+        file.write(text + '\n')
         file.flush()
         os.fsync(file.fileno())
-    self._append(entry)
+    self._head = json.loads(text)['hash']
+    self._lines.append(Line(content, self._head))
 
-  def _append(self, entry):
-    self._head = json.loads(_line(entry, self._head))['hash']
-    self._entries.append(entry)
+
+def _is_noisy(field):
+  """Whether a declared value has noise, whose claim may count on a secret cohort."""
+  return 'cohort' in (field.get('protection') or {})
 
 
 def _drop_torn_line(path):

@@ -155,6 +155,9 @@ def _define_all():
        'Name of the run directory; by default made of method, data, seed and the other flags.'),
       ('Run', boolean, 'resume', True,
        'Continue a run that is there; --noresume refuses to touch it.'),
+      ('Run', boolean, 'resume_other_code', False,
+       'Continue it though its code has changed: what it released since the last checkpoint counts '
+       'again, and its ledger and audits tell.'),
       ('Run', integer, 'eval_every', 1, 'Rounds between evaluations on the test set.'),
       ('Run', integer, 'checkpoint_every', 5, 'Rounds between checkpoints.'),
   ):

@@ -40,6 +40,11 @@ def build_state_manager(run: run_directory.RunDirectory) -> StateManager:
   folder = run.file('state')
   for leftover in glob.glob(os.path.join(glob.escape(folder), '*_temp*')):
     shutil.rmtree(leftover)  # A save that a kill cut short.
+  return state_reader(folder)
+
+
+def state_reader(folder: str) -> StateManager:
+  """Returns a manager of the states in `folder`, which removes nothing unless it saves."""
   return StateManager(folder, prefix='round_', keep_total=_KEPT_STATES, keep_first=False)
 
 

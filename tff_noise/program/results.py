@@ -9,6 +9,7 @@ from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.data import scene as scene_lib
 from tff_noise.privacy import ledger
 from tff_noise.program import ground_truth
+from tff_noise.program import ledger_seal
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
 from tff_noise.program import summary
@@ -39,7 +40,9 @@ def write(
   if algorithm.report.posterior:
     ground_truth.save_posteriors(directory.file('posteriors.npz'), algorithm, scene, state.own)
   declared = run_directory.read_json(directory.file('uplink.json'))
-  entries, _ = ledger.read(directory.file('ledger.jsonl'), declared)
+  entries, _ = ledger.read(
+      directory.file('ledger.jsonl'), declared, ledger_seal.of_run(directory)
+  )
   run_directory.write_json(directory.file('privacy.json'), ledger.to_json(entries, declared))
   found = {
       'method': config.method,

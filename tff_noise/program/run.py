@@ -7,6 +7,7 @@ from tff_noise import heaps
 from tff_noise import loading
 from tff_noise import types
 from tff_noise.program import data as data_lib
+from tff_noise.program import ledger_seal
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
 from tff_noise.program import summary
@@ -30,6 +31,8 @@ def run(config: run_config.RunConfig) -> None:
   if run_directory.is_complete(directory):
     print(f'Run {directory.name} is complete; nothing is left to do.')
   else:
+    if directory.exists:
+      ledger_seal.check_code(directory, config.resume_other_code)
     for note in scene.notes:
       print(f'scene: {note}', file=sys.stderr)
     _prepare_and_train(config, dataset, scene, directory)

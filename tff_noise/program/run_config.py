@@ -33,8 +33,8 @@ TRAINING_LABELS = ('local', 'private')
 # Where a run lies and how it is executed never change its result, but for the last bits of numbers
 # that another runtime sums in another order; so a run may be continued with other values of these.
 EXECUTION_ONLY = frozenset({
-    'root_dir', 'run_name', 'resume', 'runtime', 'workers', 'max_concurrent_clients',
-    'checkpoint_every',
+    'root_dir', 'run_name', 'resume', 'resume_other_code', 'runtime', 'workers',
+    'max_concurrent_clients', 'checkpoint_every',
 })
 
 
@@ -106,6 +106,7 @@ class RunConfig:
   run_name: str | None
   root_dir: str
   resume: bool
+  resume_other_code: bool
   eval_every: int
   checkpoint_every: int
 

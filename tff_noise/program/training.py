@@ -76,6 +76,14 @@ def program_state(
   return ProgramState(state, clients.own, clients.participations, ledger.position)
 
 
+def initial_state(algorithm: algorithm_lib.Algorithm, weights: Any = None) -> algorithm_lib.State:
+  """Returns the state before the first round, with these weights if there are any."""
+  state = algorithm.init()
+  if weights is None:
+    return state
+  return state._replace(models={**state.models, algorithm_lib.MODEL: weights})
+
+
 def run_round(
     algorithm: algorithm_lib.Algorithm,
     state: algorithm_lib.State,
@@ -133,9 +141,7 @@ async def run(
     ledger: Where everything is entered that clients send; at its start.
     initial_weights: What a new run starts from in place of the algorithm's own initial weights.
   """
-  state = algorithm.init()
-  if initial_weights is not None:
-    state = state._replace(models={**state.models, algorithm_lib.MODEL: initial_weights})
+  state = initial_state(algorithm, initial_weights)
   versions = await state_manager.get_versions()
   if versions and versions[-1]:
     saved = await state_manager.load(versions[-1], program_state(state, clients, ledger))

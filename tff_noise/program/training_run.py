@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 import os
 import sys
 from importlib import metadata
@@ -17,6 +18,7 @@ from tff_noise.privacy import ledger as ledger_lib
 from tff_noise.program import clients
 from tff_noise.program import code_version
 from tff_noise.program import ground_truth
+from tff_noise.program import ledger_seal
 from tff_noise.program import managers
 from tff_noise.program import progress
 from tff_noise.program import results
@@ -47,13 +49,14 @@ def run(
   )
   with child.terminable(), opened:
     prepared = task_lib.prepare(config, dataset, scene)
-    weights = _initial_weights(config, prepared)
+    weights = initial_weights(config, prepared)
     run_directory.create(directory, lambda folder: _write_start(folder, config, scene))
     # Another process may have made it meanwhile, or even finished.
     run_directory.check_same_run(directory, config.identity())
     with run_directory.locked(directory):
       if not run_directory.is_complete(directory):
-        evaluations = _evaluations(prepared.task.model, dataset, scene)
+        ledger_seal.check_code(directory, config.resume_other_code)
+        evaluations = evaluations_of(prepared.task.model, dataset, scene)
         state = _train(config, prepared, scene, evaluations, weights, directory)
         own_models = _own_models(prepared.algorithm, state, evaluations)
         results.write(directory, config, scene, prepared.algorithm, state, own_models)
@@ -75,6 +78,7 @@ def _write_start(folder, config, scene):
       },
   )
   scene_lib.save(scene, os.path.join(folder, 'scene.npz'))
+  ledger_seal.write_key(folder)
 
 
 def _train(config, prepared, scene, evaluations, weights, directory):
@@ -82,9 +86,10 @@ def _train(config, prepared, scene, evaluations, weights, directory):
   algorithm, federation = prepared.algorithm, prepared.federation
   for computation in algorithm.used:
     disclosure.check(computation.next, computation.fields)  # Also of one that was put together.
-  declared = uplink.to_json(algorithm.fields)
-  run_directory.write_json(directory.file('uplink.json'), declared)
-  ledger = ledger_lib.Ledger(algorithm.fields, declared, directory.file('ledger.jsonl'))
+  ledger = ledger_lib.Ledger(
+      algorithm.fields, _declare(directory, algorithm), directory.file('ledger.jsonl'),
+      ledger_seal.of_run(directory), code_version.digest(),
+  )
   with progress.bar(algorithm.rounds) as on_round:
     return asyncio.run(
         training.run(
@@ -107,6 +112,19 @@ def _train(config, prepared, scene, evaluations, weights, directory):
     )
 
 
+def _declare(directory, algorithm):
+  """Writes what may leave clients, once: the ledger begins with it."""
+  path, declared = directory.file('uplink.json'), uplink.to_json(algorithm.fields)
+  if not os.path.exists(path):
+    run_directory.write_json(path, declared)
+  elif run_directory.read_json(path) != json.loads(json.dumps(declared)):
+    raise types.UsageError(
+        f'{path} declares other values than this code sends: it was changed, or other code made '
+        'the run, which cannot be continued; begin another one (--run_name)'
+    )
+  return declared
+
+
 def _own_models(algorithm, state, evaluations):
   """How well clients' own models do on the test set, where they have some."""
   models = algorithm.own_models(state.state, state.own_of_clients)
@@ -120,7 +138,7 @@ def _own_models(algorithm, state, evaluations):
   return {'own_models': {'clients': len(models), 'mean_test_accuracy': sum(accuracy) / len(models)}}
 
 
-def _initial_weights(config, prepared):
+def initial_weights(config, prepared):
   """Pre-trained weights, where they are asked for."""
   if config.weights is None:
     return None
@@ -134,7 +152,7 @@ def _initial_weights(config, prepared):
   return loaded.weights
 
 
-def _evaluations(model, dataset, scene):
+def evaluations_of(model, dataset, scene):
   """What models are evaluated on, by name."""
   sets = {
       'test': types.Examples(dataset.test_x, dataset.test_y),

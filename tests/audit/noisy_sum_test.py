@@ -1,0 +1,127 @@
+"""Tests of the noisy sum as a black box: mechanisms that are wrong in one way each."""
+
+import numpy as np
+import tensorflow_federated as tff
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests import federated_test_case
+from tff_noise.audit import noisy_sum
+from tff_noise.federated import aggregation
+from tff_noise.privacy import protection
+
+_CLAIM = noisy_sum.Claim(clip=0.5, deviation=1.0, cohort=4)
+_SIZE = 5000
+
+
+def _clipped(record, clip=0.5):
+  record = record.astype(np.float64)
+  norm = np.linalg.norm(record)
+  return record * min(1.0, clip / norm) if norm else record
+
+
+def _normal(round_num, size=_SIZE):
+  return np.random.default_rng([7, round_num]).normal(size=size)
+
+
+def _right(round_num, records):
+  return sum(map(_clipped, records)) + _normal(round_num)
+
+
+def _fresh(round_num, records):
+  del round_num
+  return sum(map(_clipped, records)) + np.random.default_rng().normal(size=_SIZE)
+
+
+def _last_unclipped(round_num, records):
+  return sum(map(_clipped, records[:-1])) + records[-1] + _normal(round_num)
+
+
+def _nan(round_num, records):
+  return sum(map(_clipped, records)) + _normal(round_num) * (np.nan if records[0].any() else 1)
+
+
+def _twice(round_num, records):
+  return sum(_clipped(r, 1.0) for r in records) + _normal(round_num)
+
+
+def _half(round_num, records):
+  return sum(map(_clipped, records)) + 0.9 * _normal(round_num)
+
+
+def _none(round_num, records):
+  del round_num
+  return sum(map(_clipped, records)) + np.zeros(_SIZE)
+
+
+def _one_entry_bare(round_num, records):
+  noise = _normal(round_num)
+  noise[17] = 0
+  return sum(map(_clipped, records)) + noise
+
+
+def _same_in_all_rounds(round_num, records):
+  del round_num
+  return sum(map(_clipped, records)) + _normal(0)
+
+
+def _every_third_round(round_num, records):
+  return sum(map(_clipped, records)) + _normal(round_num % 3)
+
+
+def _repeats_entries(round_num, records):
+  return sum(map(_clipped, records)) + np.tile(_normal(round_num, _SIZE // 2), 2)
+
+
+def _less_where_clients_send(round_num, records):
+  scale = 0.5 if records[0].any() else 1
+  return sum(map(_clipped, records)) + scale * _normal(round_num)
+
+
+def _of_each_client(round_num, records):
+  # Depends on what clients send, not on the round.
+  del round_num
+  return sum(map(_clipped, records)) + _normal(int(any(r.any() for r in records)))
+
+
+class CheckTest(parameterized.TestCase):
+
+  def _verdicts(self, mechanism):
+    found = noisy_sum.check(mechanism, _SIZE, _CLAIM)
+    return [f.verdict.value for f in found], found
+
+  @parameterized.parameters(_right, _fresh)
+  def test_what_is_right_passes(self, mechanism):
+    verdicts, found = self._verdicts(mechanism)
+    self.assertEqual(verdicts, ['passed'] * 3, found)
+
+  @parameterized.parameters(
+      (_last_unclipped, 0), (_nan, 0), (_twice, 0), (_half, 1), (_none, 1), (_one_entry_bare, 1),
+      (_same_in_all_rounds, 1), (_every_third_round, 2), (_repeats_entries, 2),
+      (_less_where_clients_send, 2), (_of_each_client, 2),
+  )
+  def test_what_is_wrong_is_found(self, mechanism, test):
+    with np.errstate(all='ignore'):
+      verdicts, found = self._verdicts(mechanism)
+    self.assertEqual(verdicts[test], 'failed', found)
+
+
+class CompiledTest(federated_test_case.FederatedTestCase):
+
+  @parameterized.parameters((True, 1.0), (False, 1.0), (False, 0.0))
+  def test_the_sum_that_code_compiles(self, secure, actual):
+    # A noise multiplied by 0 behind the declaration is no matter of words.
+    claimed = protection.NoisySum(2.0, 0.5, 4, 20)
+    real = claimed._replace(noise_multiplier=2.0 * actual)
+    factory = aggregation.dp_mean(real, seed=3, secure=secure).update
+    value_type = tff.to_type([(np.float32, (30, 20)), (np.float32, (20,))])
+    claim = noisy_sum.Claim(0.5, 1.0, 4)
+    ask, size = noisy_sum.compiled(factory, value_type, claim)
+    self.assertEqual(size, 620)
+    found = noisy_sum.check(ask, size, claim)
+    expected = ['passed'] * 3 if actual else ['passed', 'failed']
+    self.assertEqual([f.verdict.value for f in found][: len(expected)], expected, found)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,276 @@
+"""Attacks on the files of a real run, by one who owns it and knows its key."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import shutil
+from unittest import mock
+
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests import federated_test_case
+from tff_noise.audit import finding
+from tff_noise.audit import first_round
+from tff_noise.audit import rebuilt
+from tff_noise.audit import replay
+from tff_noise.audit import reports
+from tff_noise.audit import runs
+from tff_noise.data import scene as scene_lib
+from tff_noise.privacy import ledger
+from tff_noise.program import data
+from tff_noise.program import flags
+from tff_noise.program import ledger_seal
+from tff_noise.program import private_labels
+from tff_noise.program import run_directory
+from tff_noise.program import task as task_lib
+from tff_noise.program import training_run
+from tff_noise.report import runs as report_runs
+
+_FAILED = finding.Verdict.FAILED
+_ROUNDS = 3
+
+
+def _config(root, **changes):
+  given = {
+      'method': 'feddpcont', 'rounds': _ROUNDS, 'clients': 6, 'clients_per_round': 3,
+      'local_epochs': 1, 'checkpoint_every': 2, 'noise_rate': 0.1, 'batch_size': 256,
+      'root_dir': root, 'run_name': 'run', **changes,
+  }
+  return flags.config_from(flags.parse(['test', *(f'--{k}={v}' for k, v in given.items())]))
+
+
+class AttackTest(federated_test_case.FederatedTestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    root = absltest.get_default_test_tmpdir()
+    cls.config = _config(os.path.join(root, 'whole'))
+    cls.dataset = data.load_dataset(cls.config)
+    cls.scene = data.load_scene(cls.config, cls.dataset, None)
+    directory = run_directory.locate(cls.config.root_dir, 'run')
+    training_run.run(cls.config, cls.dataset, cls.scene, directory)
+    cls.whole = directory.path
+    cls.prepared = {}
+    # A function of what was prepared, and most of what an audit takes.
+    row = functools.cache(lambda i: cls.row(*cls.asked[i]))
+    cls.row, cls.asked = staticmethod(first_round._row), {}
+
+    def cached(config, prepared, *args):
+      cls.asked[id(prepared)] = (config, prepared, *args)
+      return row(id(prepared))
+
+    cls.enterClassContext(mock.patch.object(first_round, '_row', cached))
+
+  def setUp(self):
+    super().setUp()
+    self.run_ = os.path.join(self.create_tempdir().full_path, 'run')
+    shutil.copytree(self.whole, self.run_)
+
+  def _file(self, name):
+    return os.path.join(self.run_, name)
+
+  def _read(self, name):
+    with open(self._file(name), encoding='utf-8') as file:
+      return file.read()
+
+  def _write(self, name, text):
+    with open(self._file(name), 'w', encoding='utf-8') as file:
+      file.write(text)
+
+  def _audit(self, **changes):
+    """The audit of the files, by the configuration that they have."""
+    config = dataclasses.replace(self.config, **changes)
+    key = tuple(sorted(changes.items()))
+    if key not in self.prepared:
+      self.prepared[key] = task_lib.prepare(config, self.dataset, self.scene)
+    run = report_runs.read_run(self.run_)
+    seal = ledger_seal.of_run(run_directory.RunDirectory(self.run_))
+    found = rebuilt.findings(run, seal, config, self.prepared[key], self.dataset, self.scene)
+    method = finding.Audit('', (), (), {'declared': run.uplink})
+    return runs.audit(run, seal, 1e-5, runs.ByCode(method, tuple(found)), '')
+
+  def _assert_found(self, audit, *tests):
+    failed = [f.name for f in audit.findings if f.verdict is _FAILED]
+    for test in tests:
+      self.assertTrue(any(name.startswith(test) for name in failed), f'{test} not in {failed}')
+    self.assertEqual(audit.status, 1)
+
+  def _forge(self, change):
+    """Changes the lines of the ledger, recomputes the chain, and makes `privacy.json` anew."""
+    lines = [json.loads(line) for line in self._read('ledger.jsonl').splitlines()]
+    seal = ledger_seal.of_run(run_directory.RunDirectory(self.run_))
+    declared = json.loads(self._read('uplink.json'))
+    head, texts = ledger.genesis(declared, seal), []
+    for line in change(lines):
+      content = {k: v for k, v in line.items() if k not in ('previous', 'hash')}
+      content['previous'] = head
+      head = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+      texts.append(json.dumps({**content, 'hash': head}) + '\n')
+    self._write('ledger.jsonl', ''.join(texts))
+    entries, _ = ledger.read(self._file('ledger.jsonl'), declared, seal)
+    self._write('privacy.json', json.dumps(ledger.to_json(entries, declared)))
+
+  def _edit_config(self, **flags_):
+    config = json.loads(self._read('config.json'))
+    config['flags'].update(flags_)
+    self._write('config.json', json.dumps(config))
+
+  def _cut(self, rounds):
+    """Takes all but the first rounds out of the metrics."""
+    for name in ('metrics.csv', 'timing.csv'):
+      self._write(name, ''.join(self._read(name).splitlines(keepends=True)[: rounds + 1]))
+    self._write('summary.json', json.dumps({**json.loads(self._read('summary.json')), 'rounds': 1}))
+
+  def test_a_run_as_it_was_made_passes_every_test(self):
+    audit = self._audit()
+    not_passed = [f for f in audit.findings if f.verdict is not finding.Verdict.PASSED]
+    self.assertEqual(not_passed, [])
+    self.assertEqual(audit.status, 0)
+
+  def test_updates_dropped_from_every_entry(self):
+    self._forge(lambda lines: [{**line, 'fields': [0]} for line in lines])
+    privacy = json.loads(self._read('privacy.json'))
+    self.assertAlmostEqual(privacy['totals'][0]['epsilon'], 0.81)  # What was gained by it.
+    self._assert_found(self._audit(), 'ledger: its entries', 'state')
+
+  def test_label_exchange_dropped(self):
+    self._forge(lambda lines: lines[1:])
+    self._assert_found(self._audit(), 'ledger: its entries', 'state')
+
+  def test_entries_added_doubled_and_of_fewer_clients(self):
+    for change in (
+        lambda lines: [*lines, lines[-1]],
+        lambda lines: [lines[0], *lines],
+        lambda lines: [*lines[:-1], {**lines[-1], 'clients': 2}],
+        lambda lines: [*lines[:-1], {**lines[-1], 'stage': 'other'}],
+    ):
+      shutil.copytree(self.whole, self.run_, dirs_exist_ok=True)
+      self._forge(change)
+      self._assert_found(self._audit(), 'ledger: its entries')
+
+  def test_ledger_of_another_seed(self):
+    # As it is, and made to follow from this run's files.
+    other = os.path.join(self.create_tempdir().full_path, 'other')
+    shutil.copytree(self.run_, other)
+    config = json.loads(self._read('config.json'))
+    config['flags']['seed'] = 1
+    with open(os.path.join(other, 'config.json'), 'w', encoding='utf-8') as file:
+      json.dump(config, file)
+    seal = ledger_seal.of_run(run_directory.RunDirectory(other))
+    fields = self.prepared_fields()
+    book = ledger.Ledger(fields, json.loads(self._read('uplink.json')), '', seal)
+    mine = [json.loads(line) for line in self._read('ledger.jsonl').splitlines()]
+    path = os.path.join(other, 'ledger.jsonl')
+    os.remove(path)
+    book = ledger.Ledger(fields, json.loads(self._read('uplink.json')), path, seal)
+    for line in mine:
+      sent = [fields[i] for i in line['fields']]
+      cohort = np.arange(6) if line['clients'] == 6 else np.array([1, 2, 3])
+      book.record(line['round_num'], line['stage'], sent, cohort)
+    shutil.copy(path, self._file('ledger.jsonl'))
+    self._assert_found(self._audit(), 'ledger: every entry follows')
+    self._write('ledger.jsonl', '')
+    with open(path, encoding='utf-8') as file:
+      foreign = [json.loads(line) for line in file]
+    self._forge(lambda _: foreign)
+    self._assert_found(self._audit(), 'ledger: its entries', 'state')
+
+  def prepared_fields(self):
+    self._audit()
+    return self.prepared[()].algorithm.fields
+
+  def test_rounds_cut(self):
+    self._cut(1)
+    self._forge(lambda lines: [line for line in lines if line['round_num'] == 1])
+    self._assert_found(self._audit(), 'metrics.csv: stages', 'state', 'clients.csv')
+    # And the configuration made to say so.
+    self._edit_config(rounds=1)
+    self._forge(lambda lines: lines)
+    self._assert_found(self._audit(rounds=1), 'state', 'clients.csv')
+
+  @parameterized.parameters(('seed', 1), ('rounds', 2), ('learning_rate', 0.3))
+  def test_configuration_edited(self, name, value):
+    self._edit_config(**{name: value})
+    self._assert_found(self._audit(), 'ledger: every entry follows')
+    # And the chain made to follow from it.
+    self._forge(lambda lines: lines)
+    tests = {
+        'seed': ('ledger: its entries', 'clients.csv', 'metrics.csv: the first round'),
+        'rounds': ('ledger: its entries', 'metrics.csv: stages'),
+        'learning_rate': ('metrics.csv: the first round',),
+    }
+    self._assert_found(self._audit(**{name: value}), 'state', *tests[name])
+
+  def test_histogram_of_labels_that_were_not_flipped(self):
+    config = self.config
+    self._audit()
+    prepared = self.prepared[()]
+    states = replay.load_states(
+        report_runs.read_run(self.run_), prepared.algorithm, prepared.task, prepared.federation
+    )
+    found = reports.findings(prepared, self.scene, config.seed, states)
+    self.assertEqual([f.verdict.value for f in found], ['passed'])
+    labels = np.bincount(self.scene.noisy_label[self.scene.client_of >= 0], minlength=10)
+    true = [
+        s._replace(state=s.state._replace(records={**s.records, 'label_histogram': labels}))
+        for s in states
+    ]
+    found = reports.findings(prepared, self.scene, config.seed, true)
+    self.assertEqual([f.verdict.value for f in found], ['failed'])
+
+  def test_code_that_trains_on_labels_that_were_not_flipped(self):
+    config = _config('unused', training_labels='private', method='fedavg')
+    right = task_lib.prepare(config, self.dataset, self.scene)
+    found = reports.findings(right, self.scene, config.seed, [])
+    self.assertEqual([f.verdict.value for f in found], ['passed'])
+    with mock.patch.object(private_labels, 'flip', lambda federation, *_: federation):
+      wrong = task_lib.prepare(config, self.dataset, self.scene)
+    found = reports.findings(wrong, self.scene, config.seed, [])
+    self.assertEqual([f.verdict.value for f in found], ['failed'])
+
+  def test_another_scene(self):
+    labels = self.scene.noisy_label.copy()
+    labels[:5] = (labels[:5] + 1) % 10
+    scene_lib.save(self.scene._replace(noisy_label=labels), self._file('scene.npz'))
+    self._assert_found(self._audit(), 'ledger: every entry follows')
+
+  def test_participations_and_metrics_edited(self):
+    rows = self._read('clients.csv').splitlines()
+    column = rows[0].split(',').index('participations')
+    cells = rows[1].split(',')
+    cells[column] = str(int(float(cells[column])) + 1)
+    self._write('clients.csv', '\n'.join([rows[0], ','.join(cells), *rows[2:]]) + '\n')
+    self._assert_found(self._audit(), 'clients.csv')
+    text = self._read('metrics.csv').splitlines()
+    column, cells = text[0].split(',').index('clients'), text[2].split(',')
+    cells[column] = '2'
+    self._write('metrics.csv', '\n'.join([*text[:2], ','.join(cells), *text[3:]]) + '\n')
+    self._assert_found(self._audit(), 'metrics.csv: stages')
+
+  def test_what_is_written_tells_neither_seed_nor_cohorts(self):
+    audit = self._audit()
+    for text in (audit.text(), audit.json()):
+      self.assertNotIn('seed=', text)
+      self.assertNotIn(self.run_, text)
+    key = ledger_seal.of_run(run_directory.RunDirectory(self.run_)).key
+    self.assertNotIn(key.hex(), audit.json())
+    self.assertNotIn('participations":', audit.json())
+
+  def test_an_outsider_can_follow_the_chain(self):
+    content = json.loads(self._audit().json())
+    head = hashlib.sha256(
+        json.dumps([content['declared'], content['seal']], sort_keys=True).encode()
+    ).hexdigest()
+    for entry in content['entries']:
+      line = json.dumps({**entry, 'previous': head}, sort_keys=True)
+      head = hashlib.sha256(line.encode()).hexdigest()
+    self.assertEqual(head, content['head'])
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,75 @@
+"""The first round of a run, computed again by this code and compared with its row of metrics.
+
+It ties what was audited of the code, such as flips and noise, to what the run did: other labels,
+another step size or other noise lead to another first model.
+"""
+
+import math
+
+import numpy as np
+
+from tff_noise import types
+from tff_noise.audit import finding
+from tff_noise.data import client_data
+from tff_noise.data import scene as scene_lib
+from tff_noise.privacy import ledger
+from tff_noise.program import clients as clients_lib
+from tff_noise.program import run_config
+from tff_noise.program import task as task_lib
+from tff_noise.program import training
+from tff_noise.program import training_run
+from tff_noise.report import runs
+from tff_noise.uplink import uplink
+
+_ROUND = 'metrics.csv: the first round, computed again by this code, comes to the same'
+# Another machine sums in another order. Relative, and absolute of accuracies and of losses.
+_RELATIVE, _OF_ACCURACY, _OF_LOSS = 0.01, 0.01, 0.001
+
+
+def check(
+    run: runs.Run,
+    config: run_config.RunConfig,
+    prepared: task_lib.Prepared,
+    dataset: types.Dataset,
+    scene: scene_lib.Scene,
+) -> finding.Finding:
+  """Computes the first round again, with the clients' data.
+
+  Args:
+    run: The run.
+    config: Its configuration.
+    prepared: Its method.
+    dataset: What the configuration names.
+    scene: The run's.
+  """
+  if not len(run.rounds):
+    return finding.no_evidence(_ROUND, 'no round is done')
+  row = _row(config, prepared, dataset, scene)
+  compared = {
+      name: value for name, value in row.items()
+      if name in run.metrics and np.isfinite(value) and np.isfinite(run.metrics[name][0])
+  }
+  for name, value in compared.items():
+    then = float(run.metrics[name][0])
+    absolute = _OF_ACCURACY if name.endswith('accuracy') else _OF_LOSS
+    if not math.isclose(then, value, rel_tol=_RELATIVE, abs_tol=absolute):
+      return finding.failed(_ROUND, f'{name} was {then:.6g}, is {value:.6g}')
+  if not compared:
+    return finding.no_evidence(_ROUND, 'nothing was measured in it')
+  return finding.passed(_ROUND, ', '.join(f'{n} {v:.4g}' for n, v in compared.items()))
+
+
+def _row(config, prepared, dataset, scene):
+  """What the first row of `metrics.csv` has of numbers that data decide."""
+  algorithm, task, federation = prepared.algorithm, prepared.task, prepared.federation
+  book = ledger.Ledger(algorithm.fields, uplink.to_json(algorithm.fields))
+  datasets = client_data.federation_datasets(federation)
+  clients = clients_lib.SimulatedClients(algorithm, task, federation, datasets, book)
+  state = training.initial_state(algorithm, training_run.initial_weights(config, prepared))
+  state = training.run_round(algorithm, state, clients)
+  row = {'train_loss': clients.traffic.train_loss, 'rejected': clients.traffic.rejected}
+  own = training.program_state(state, clients, book).own_of_clients
+  models = algorithm.evaluated(state, own)
+  for name, evaluate in training_run.evaluations_of(task.model, dataset, scene).items():
+    row |= {f'{name}_{m}': float(v) for m, v in evaluate(models).items()}
+  return {k: float(v) for k, v in row.items()}

@@ -1,0 +1,224 @@
+"""The noisy sum of a run's own code as a black box that is fed worst-case records.
+
+What is asked is the aggregation that the code compiles for the run's model, cohort and flags. It
+sees clients' records through its claim alone: whatever clients send, one of them moves the sum by
+at most S, and noise of the claimed standard deviation is on every entry, anew in every round.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_noise.audit import finding
+from tff_noise.program import task as program_task
+
+_CLIP = 'noisy sum: no record moves it by more than the clipping norm'
+_DEVIATION = 'noisy sum: the noise is not less than claimed'
+_INDEPENDENCE = 'noisy sum: the noise of rounds, entries and clients is independent'
+# At most so many noises are drawn, but in two rounds at least.
+_SAMPLES, _ROUNDS = 200_000, 16
+# Of any false alarm of one test.
+_ALPHA = 1e-6
+# Quantisation by a secure sum, and float32.
+_ROUNDING = 1e-3
+
+
+class Claim(NamedTuple):
+  """What is claimed of a noisy sum.
+
+  Attributes:
+    clip: S, the norm that each record is cut to, positive.
+    deviation: Standard deviation of the noise on the sum, positive.
+    cohort: Clients in a round, by which the sum is divided.
+  """
+
+  clip: float
+  deviation: float
+  cohort: int
+
+
+# From the round (0 the first) and each client's record, float32 `[d]`, to the noisy sum, `[d]`.
+NoisySum = Callable[[int, Sequence[np.ndarray]], np.ndarray]
+
+
+def findings(prepared: program_task.Prepared) -> list[finding.Finding]:
+  """Tests the aggregation of a run that has noise; nothing for one that has none.
+
+  Needs a TFF runtime.
+  """
+  shields = [f.protection for c in prepared.algorithm.used for f in c.fields]
+  noisy = [p for p in shields if hasattr(p, 'noise_multiplier')]
+  if not noisy:
+    return []
+  shield = noisy[0]
+  claim = Claim(shield.clip, shield.noise_multiplier * shield.clip, shield.cohort)
+  value_type = prepared.task.model.weights_type.trainable
+  ask, size = compiled(prepared.task.aggregation.update, value_type, claim)
+  return check(ask, size, claim)
+
+
+def compiled(
+    factory: tff.aggregators.WeightedAggregationFactory, value_type: tff.Type, claim: Claim
+) -> tuple[NoisySum, int]:
+  """Returns the sum that a factory compiles to, and d."""
+  process = factory.create(tff.to_type(value_type), tff.TensorType(np.float32))
+  like = tff.types.structure_from_tensor_type_tree(
+      lambda t: np.zeros(t.shape, t.dtype), tff.to_type(value_type)
+  )
+  shapes = [np.shape(part) for part in tf.nest.flatten(like)]
+  sizes = [math.prod(shape) for shape in shapes]
+  states = [process.initialize()]
+  zeros = [like] * claim.cohort
+
+  def structured(record):
+    parts = np.split(record.astype(np.float32), np.cumsum(sizes)[:-1])
+    parts = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+    return tf.nest.pack_sequence_as(like, parts)
+
+  def ask(round_num, records):
+    weights = [np.float32(1)] * len(records)
+    while len(states) <= round_num:
+      states.append(process.next(states[-1], zeros, weights).state)
+    output = process.next(states[round_num], [structured(r) for r in records], weights)
+    parts = [np.ravel(np.asarray(p, np.float64)) for p in tf.nest.flatten(output.result)]
+    return np.concatenate(parts) * claim.cohort
+
+  return ask, sum(sizes)
+
+
+def check(ask: NoisySum, size: int, claim: Claim) -> list[finding.Finding]:
+  """Holds a noisy sum against its claim.
+
+  Args:
+    ask: The sum.
+    size: d, entries of a record.
+    claim: What is claimed of it.
+  """
+  rounds = min(_ROUNDS, max(2, _SAMPLES // size))
+  zeros = [np.zeros(size, np.float32)] * claim.cohort
+  noise = np.stack([ask(i, zeros) for i in range(rounds)])
+  return [
+      _clip(ask, noise, claim), _deviation(noise, claim), _independence(ask, noise, claim)
+  ]
+
+
+def _records(size, clip):
+  """Records of one client that try to get past the clip, by what they are."""
+  spike = np.zeros(size, np.float32)
+  spike[-1] = 1e6 * clip
+  draw = np.random.default_rng()
+  return {
+      'a thousand times the norm, everywhere': np.full(size, 1e3 * clip / math.sqrt(size)),
+      'one huge entry': spike,
+      'large and random': draw.normal(size=size) * 1e4 * clip,
+      'just above the norm': np.full(size, -1.01 * clip / math.sqrt(size)),
+  }
+
+
+def _clip(ask, noise, claim):
+  """One client of the cohort sends the record, first, last, or all of them do."""
+  size = noise.shape[1]
+  # Where noise is a function of the round, as for a seed, nothing of it is left in a difference.
+  again = ask(0, [np.zeros(size, np.float32)] * claim.cohort)
+  fresh = 0.0 if np.array_equal(again, noise[0]) else math.sqrt(2) * claim.deviation
+  slack = _ROUNDING * claim.clip * claim.cohort + _quantile(_ALPHA / 12) * fresh
+  largest = 0.0
+  for what, record in _records(size, claim.clip).items():
+    direction = record / np.linalg.norm(record.astype(np.float64))
+    for senders in ((0,), (claim.cohort - 1,), tuple(range(claim.cohort))):
+      records = [np.zeros(size, np.float32)] * claim.cohort
+      for i in senders:
+        records[i] = record
+      moved = float((ask(0, records) - noise[0]) @ direction)
+      if not moved <= len(senders) * claim.clip + slack:  # Also where it is not a number.
+        return finding.failed(
+            _CLIP, f'{len(senders)} of {claim.cohort} clients that send a record ({what}) move it '
+            f'by {moved:.4g}, at clip {claim.clip:g}'
+        )
+      largest = max(largest, moved / len(senders))
+  return finding.passed(_CLIP, f'at most {largest:.4g} for a client, clip {claim.clip:g}')
+
+
+def _deviation(noise, claim):
+  """The sum of squares has a chi-squared distribution, for thousands of them near a normal."""
+  n = noise.size
+  measured = math.sqrt(float(np.mean(noise**2)))
+  least = claim.deviation * (1 - _quantile(_ALPHA) / math.sqrt(2 * n) - _ROUNDING)
+  by_entry = np.ptp(noise, axis=0)
+  without = int((by_entry == 0).sum())
+  detail = f'{measured:.5g} over {n} draws, claimed {claim.deviation:.5g}'
+  if without:
+    return finding.failed(_DEVIATION, f'{without} of {len(by_entry)} entries have no noise')
+  if not measured >= least:
+    return finding.failed(_DEVIATION, detail)
+  # A deviation that is right on the whole may be wrong in places.
+  scale = np.sqrt(np.mean(noise**2, axis=1)) / claim.deviation
+  bound = 1 - _quantile(_ALPHA / len(scale)) / math.sqrt(2 * noise.shape[1]) - _ROUNDING
+  if scale.min() < bound:
+    return finding.failed(_DEVIATION, f'{scale.min() * claim.deviation:.5g} in one round')
+  return finding.passed(_DEVIATION, f'{detail}; a lack of {1 - least / claim.deviation:.1%} fails')
+
+
+def _independence(ask, noise, claim):
+  rounds, size = noise.shape
+  unit = noise / np.linalg.norm(noise, axis=1, keepdims=True)
+  pairs = list(itertools.combinations(range(rounds), 2))
+  bound = _quantile(_ALPHA / len(pairs) / 2) / math.sqrt(size)
+  for a, b in pairs:
+    correlation = float(unit[a] @ unit[b])
+    if abs(correlation) > max(bound, 0) and size > 30:
+      return finding.failed(
+          _INDEPENDENCE, f'the noise of rounds {a + 1} and {b + 1} has correlation '
+          f'{correlation:.3f}'
+      )
+  lag, correlation = _largest_lag(noise)
+  if abs(correlation) > _quantile(_ALPHA / size / 2) / math.sqrt(noise.size):
+    return finding.failed(
+        _INDEPENDENCE, f'entries {lag} apart have correlation {correlation:.3f}'
+    )
+  moved = _with_other_records(ask, noise, claim)
+  if moved:
+    return finding.failed(_INDEPENDENCE, moved)
+  return finding.passed(
+      _INDEPENDENCE, f'{len(pairs)} pairs of rounds, {size - 1} lags of entries, other clients'
+  )
+
+
+def _largest_lag(noise):
+  """The lag between entries with the largest correlation over all rounds."""
+  rounds, size = noise.shape
+  spectrum = np.fft.rfft(noise, 2 * size, axis=1)
+  products = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, 1:size].sum(axis=0)
+  # The fewer pairs a lag has, the less its sum says: all are held against the same bound.
+  correlations = products / math.sqrt(rounds * size) / np.mean(noise**2) / math.sqrt(rounds * size)
+  lag = int(np.argmax(np.abs(correlations)))
+  return lag + 1, float(correlations[lag])
+
+
+def _with_other_records(ask, noise, claim):
+  """The noise must not depend on what clients send, but for their sum."""
+  size = noise.shape[1]
+  # Two clients that cancel: their sum is that of zeros.
+  record = np.full(size, 0.5 * claim.clip / math.sqrt(size), np.float32)
+  zeros = [np.zeros(size, np.float32)] * (claim.cohort - 2)
+  if claim.cohort < 2:
+    return ''
+  other = ask(1, [record, -record, *zeros])
+  measured = math.sqrt(float(np.mean(other**2)))
+  least = 1 - _quantile(_ALPHA) / math.sqrt(2 * size) - _ROUNDING
+  if measured < least * claim.deviation:
+    return f'where two clients cancel, the deviation is {measured:.5g}'
+  same = float(other @ noise[0]) / np.linalg.norm(other) / np.linalg.norm(noise[0])
+  if size > 30 and abs(same) > _quantile(_ALPHA / 2) / math.sqrt(size):
+    return f'where clients send others, two rounds have correlation {same:.3f}'
+  return ''
+
+
+def _quantile(alpha):
+  """How many standard deviations a normal number exceeds with probability `alpha`, at most."""
+  return math.sqrt(2 * math.log(1 / alpha))

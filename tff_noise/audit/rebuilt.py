@@ -1,0 +1,73 @@
+"""What this code says of a run, built anew from the run's configuration and scene."""
+
+from tff_noise import types
+from tff_noise.audit import computations
+from tff_noise.audit import finding
+from tff_noise.audit import first_round
+from tff_noise.audit import noisy_sum
+from tff_noise.audit import replay
+from tff_noise.audit import reports
+from tff_noise.audit import runs as audit_runs
+from tff_noise.data import scene as scene_lib
+from tff_noise.privacy import ledger
+from tff_noise.program import code_version
+from tff_noise.program import run_config
+from tff_noise.program import run_directory
+from tff_noise.program import task as task_lib
+from tff_noise.report import runs
+from tff_noise.runtimes import local
+
+
+def audit(
+    run: runs.Run,
+    seal: ledger.Seal,
+    config: run_config.RunConfig,
+    dataset: types.Dataset,
+    scene: scene_lib.Scene,
+    delta: float,
+) -> audit_runs.ByCode:
+  """Builds the run's method and does the run again.
+
+  Args:
+    run: The run.
+    seal: Of its ledger.
+    config: Its configuration.
+    dataset: What it names.
+    scene: The run's.
+    delta: Of Gaussian mechanisms and central bounds, in (0, 1).
+
+  Raises:
+    types.UsageError: If the method cannot be built.
+  """
+  with local.runtime(config.max_concurrent_clients):
+    prepared = task_lib.prepare(config, dataset, scene)
+    method = computations.audit('', prepared.algorithm, scene.num_clients, delta, {})
+    found = findings(run, seal, config, prepared, dataset, scene)
+    return audit_runs.ByCode(method, tuple(found))
+
+
+def findings(
+    run: runs.Run,
+    seal: ledger.Seal,
+    config: run_config.RunConfig,
+    prepared: task_lib.Prepared,
+    dataset: types.Dataset,
+    scene: scene_lib.Scene,
+) -> list[finding.Finding]:
+  """Does the run again; arguments are those of `audit`, and the method as this code builds it."""
+  algorithm, task, federation = prepared.algorithm, prepared.task, prepared.federation
+  path = run_directory.RunDirectory(run.path).file('ledger.jsonl')
+  try:
+    lines = ledger.read_lines(path, run.uplink or [], seal)
+  except ledger.LedgerError:
+    return []  # That it is broken is a finding of its own.
+  if len(run.uplink or []) != len(algorithm.fields):
+    return []  # So is that this code sends other values.
+  replayed = replay.run(algorithm, task, federation, run.uplink, seal)
+  states = replay.load_states(run, algorithm, task, federation)
+  return [
+      *replay.findings(run, seal, lines, replayed, code_version.digest(), states),
+      *reports.findings(prepared, scene, config.seed, states),
+      *noisy_sum.findings(prepared),
+      first_round.check(run, config, prepared, dataset, scene),
+  ]

@@ -1,0 +1,68 @@
+"""What ties a run's ledger to its configuration, scene and code, and who may go on with it."""
+
+import os
+import secrets
+
+from tff_noise import types
+from tff_noise.privacy import ledger
+from tff_noise.program import code_version
+from tff_noise.program import run_directory
+
+# Stays with who owns the run: with it, cohorts can be tried until one fits an entry.
+_KEY = 'ledger.key'
+_KEY_BYTES = 32
+
+
+def write_key(folder: str) -> None:
+  """Draws the key of a new run from the system, readable by its owner alone.
+
+  Not from the seed: whoever guessed that would have the key.
+  """
+  descriptor = os.open(os.path.join(folder, _KEY), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+  with os.fdopen(descriptor, 'wb') as file:
+    file.write(secrets.token_bytes(_KEY_BYTES))
+
+
+def of_run(run: run_directory.RunDirectory) -> ledger.Seal:
+  """Returns the seal of a run's ledger.
+
+  Raises:
+    types.UsageError: If the run has not the files that it is made from.
+  """
+  config, scene, key = (_read(run, name) for name in ('config.json', 'scene.npz', _KEY))
+  if len(key) != _KEY_BYTES:
+    raise types.UsageError(f'{run.file(_KEY)} is damaged: it has {len(key)} bytes')
+  code = run_directory.read_json(run.file('config.json')).get('code', '')
+  return ledger.Seal(ledger.commitment(key, config, scene), str(code), key)
+
+
+def _read(run, name):
+  path = run.file(name)
+  try:
+    with open(path, 'rb') as file:
+      return file.read()
+  except OSError as error:
+    raise types.UsageError(
+        f'{path} cannot be read ({error.strerror}): without it nobody can tell whether the ledger '
+        'is that of this run; work on it where it was made (runs of earlier versions have no '
+        f'{_KEY})'
+    ) from error
+
+
+def check_code(run: run_directory.RunDirectory, other_code: bool) -> None:
+  """Raises `UsageError` if other code made the run so far, and that is not allowed.
+
+  It would release other values in place of those that were released since the last checkpoint.
+  """
+  seal = of_run(run)
+  lines = []
+  if os.path.exists(run.file('uplink.json')):
+    declared = run_directory.read_json(run.file('uplink.json'))
+    lines = ledger.read_lines(run.file('ledger.jsonl'), declared, seal)
+  then, now = ledger.last_code(lines, seal), code_version.digest()
+  if then != now and not other_code:
+    raise types.UsageError(
+        f'run {run.name} was made by code {then or "unknown"}, this is {now}: continue it with the '
+        'same code, begin another run (--run_name), or give --resume_other_code, which the ledger '
+        'and every audit will tell'
+    )
