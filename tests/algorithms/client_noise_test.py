@@ -42,7 +42,7 @@ def _federation():
 def _task(base='', norm='group', shield=_NOISY, secure=False):
   task = task_lib.Task(
       toy.linear_model(norm), rounds.full_batch(2), 3,
-      aggregation.dp_mean(shield, seed=3, secure=secure),
+      aggregation.dp_mean(shield, noise_key=bytes(32), secure=secure),
       client_sizes=np.array(_SIZES, np.int64),
       clients_per_round=2,
       rounds=3,
@@ -117,7 +117,7 @@ class RunTest(federated_test_case.FederatedTestCase):
     shield = protection.NoisySum(0.0, 0.1, cohort=4, population=4)
     toys = rounds.Federation(
         'fedavg', rounds.DISAGREEING, rounds.full_batch(3),
-        aggregation=aggregation.dp_mean(shield, seed=0, secure=False),
+        aggregation=aggregation.dp_mean(shield, noise_key=bytes(32), secure=False),
     )
     toys.round()
     moved = [rounds.train(np.zeros((2, 2)), client, 3) for client in rounds.DISAGREEING]
@@ -133,7 +133,7 @@ class RunTest(federated_test_case.FederatedTestCase):
     broken = (np.full_like(np.array(x, np.float32), np.inf), y)
     toys = rounds.Federation(
         'fedavg', (good, broken), rounds.full_batch(3),
-        aggregation=aggregation.dp_mean(shield, seed=0, secure=False),
+        aggregation=aggregation.dp_mean(shield, noise_key=bytes(32), secure=False),
     )
     toys.round()
     moved = rounds.train(np.zeros((2, 2)), good, 3)

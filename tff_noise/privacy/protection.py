@@ -67,6 +67,8 @@ class NoisySum(NamedTuple):
     population: Clients among whom the server draws the cohort, uniformly and secretly; equal to
       `cohort` where the draw gives no protection.
     reports: What the vectors depend on labels through, where that is reports alone.
+    mechanism: 'gaussian' for floating-point noise of the server.
+    noise_source: Of `noise_key.SOURCES`.
   """
 
   noise_multiplier: float
@@ -74,6 +76,8 @@ class NoisySum(NamedTuple):
   cohort: int
   population: int
   reports: LabelReports | None = None
+  mechanism: str = 'gaussian'
+  noise_source: str = 'seed'
 
 
 Protection = Counts | LabelReports | NoisySum | None

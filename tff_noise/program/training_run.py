@@ -18,6 +18,7 @@ from tff_noise.program import clients
 from tff_noise.program import code_version
 from tff_noise.program import ground_truth
 from tff_noise.program import managers
+from tff_noise.program import noise_secret
 from tff_noise.program import progress
 from tff_noise.program import results
 from tff_noise.program import run_config
@@ -46,11 +47,14 @@ def run(
       workers=config.workers,
   )
   with child.terminable(), opened:
-    prepared = task_lib.prepare(config, dataset, scene)
+    system_key = _system_key(config, directory)
+    prepared = task_lib.prepare(config, dataset, scene, system_key)
     weights = _initial_weights(config, prepared)
-    run_directory.create(directory, lambda folder: _write_start(folder, config, scene))
+    run_directory.create(directory, lambda folder: _write_start(folder, config, scene, system_key))
     # Another process may have made it meanwhile, or even finished.
     run_directory.check_same_run(directory, config.identity())
+    if _system_key(config, directory) != system_key:
+      raise types.UsageError(f'run {directory.name} was begun by another process: start again')
     with run_directory.locked(directory):
       if not run_directory.is_complete(directory):
         evaluations = _evaluations(prepared.task.model, dataset, scene)
@@ -59,7 +63,18 @@ def run(
         results.write(directory, config, scene, prepared.algorithm, state, own_models)
 
 
-def _write_start(folder, config, scene):
+def _system_key(config, directory):
+  """Of the run, so that a round that is repeated releases the same; None where it has none."""
+  if config.noise_source != 'system' or not config.client_dp_noise:
+    return None
+  if not directory.exists:
+    return noise_secret.system_key()
+  return run_directory.read_secret(directory.file('noise.key'))
+
+
+def _write_start(folder, config, scene, system_key):
+  if system_key is not None:
+    run_directory.write_secret(os.path.join(folder, 'noise.key'), system_key)
   packages = ('tensorflow', 'tensorflow-federated', 'numpy', 'scikit-learn', 'dp-accounting')
   run_directory.write_json(
       os.path.join(folder, 'config.json'),

@@ -212,6 +212,13 @@ def num_bytes(type_spec: tff.Type) -> int:
   return sum(num_bytes(part) for part in type_spec)
 
 
+def num_entries(type_spec: tff.Type) -> int:
+  """Returns how many numbers a value has, likewise."""
+  if isinstance(type_spec, tff.TensorType):
+    return int(np.prod(type_spec.shape, dtype=np.int64))
+  return sum(num_entries(part) for part in type_spec)
+
+
 def field_of_message(message: Message) -> UplinkField:
   """Returns the release that a message with values of other clients is."""
   return UplinkField(
