@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-# Where the secret comes from: 'seed', for runs that can be repeated and protect nobody, or 'system'.
+# Where the secret comes from: 'seed' is for runs that can be repeated, and protects nobody.
 SOURCES = ('seed', 'system')
 
 

@@ -143,8 +143,9 @@ def _define_all():
        '--client_dp_clip; 0 for none. In rounds clients then send nothing but updates.'),
       ('Privacy', real, 'client_dp_clip', 1.0, 'The norm that each update is cut to.'),
       ('Privacy', text, 'client_dp_mechanism', 'gaussian',
-       'gaussian: floating-point noise that the server adds, which is not the real-number noise that '
-       'its epsilon is about; discrete_gaussian: integer noise, of which each client adds its share.'),
+       'gaussian: noise in floating point, added by the server, which is not the noise in real '
+       'numbers that its epsilon is about; discrete_gaussian: noise in integers, of which each '
+       'client adds its share.'),
       ('Privacy', text, 'noise_source', 'seed',
        'Of the noise on updates. seed: runs can be repeated, and who knows the seed can subtract '
        'it; system: the system\'s cryptographic generator, its key kept in the run directory.'),

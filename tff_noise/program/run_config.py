@@ -147,6 +147,11 @@ class RunConfig:
     self._require(
         'client_dp_noise', multiplier == 0 or 1e-4 <= multiplier <= 1e6, '0, or in [1e-4, 1e6]'
     )
+    if self.client_dp_mechanism == 'discrete_gaussian' and self.arrivals is not None:
+      raise types.UsageError(
+          '--client_dp_mechanism=discrete_gaussian cannot be given with --arrivals: every client '
+          'of a cohort of fixed size has to add its share of the noise'
+      )
     self._require('momentum', 0 <= self.momentum < 1, 'in [0, 1)')
     if self.local_optimizer != 'sgd':
       self._require(

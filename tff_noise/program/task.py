@@ -152,8 +152,10 @@ def _build_model(config, dataset, architecture):
 
 
 def _client_noise(config, num_clients):
-  # Who comes late is not drawn uniformly from all: no protection by sampling.
-  uniform = config.arrivals is None
+  # Who comes late is not drawn uniformly from all: no protection by sampling. Nor is there any
+  # against the server, which draws, where it is not trusted to add the noise.
+  distributed = config.client_dp_mechanism == protection.DISCRETE_GAUSSIAN
+  uniform = config.arrivals is None and not (distributed and config.aggregation == 'secure_sum')
   return protection.NoisySum(
       config.client_dp_noise,
       config.client_dp_clip,

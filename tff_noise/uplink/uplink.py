@@ -52,7 +52,7 @@ class UplinkField(NamedTuple):
     reason: Why the method needs it.
     num_bytes: Size of one client's contribution.
     protection: What protects a contribution, or the sum; None for nothing.
-    bitwidth: Of each number in a secure sum; None elsewhere.
+    bitwidth: Of each number in a secure sum, b of one modulo 2^b; None elsewhere.
   """
 
   name: str
