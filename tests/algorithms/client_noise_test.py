@@ -23,6 +23,7 @@ from tff_noise.uplink import uplink
 
 _SIZES = (5, 8, 4, 6)
 _NOISY = protection.NoisySum(2.0, 0.5, cohort=2, population=4)
+_DISCRETE = _NOISY._replace(mechanism=protection.DISCRETE_GAUSSIAN, population=2)
 _SINGLE_MODELS = (
     '^--client_dp_noise protects a sum of updates, and here the server takes single models$'
 )
@@ -42,7 +43,7 @@ def _federation():
 def _task(base='', norm='group', shield=_NOISY, secure=False):
   task = task_lib.Task(
       toy.linear_model(norm), rounds.full_batch(2), 3,
-      aggregation.dp_mean(shield, seed=3, secure=secure),
+      aggregation.dp_mean(shield, noise_key=bytes(32), secure=secure),
       client_sizes=np.array(_SIZES, np.int64),
       clients_per_round=2,
       rounds=3,
@@ -117,7 +118,7 @@ class RunTest(federated_test_case.FederatedTestCase):
     shield = protection.NoisySum(0.0, 0.1, cohort=4, population=4)
     toys = rounds.Federation(
         'fedavg', rounds.DISAGREEING, rounds.full_batch(3),
-        aggregation=aggregation.dp_mean(shield, seed=0, secure=False),
+        aggregation=aggregation.dp_mean(shield, noise_key=bytes(32), secure=False),
     )
     toys.round()
     moved = [rounds.train(np.zeros((2, 2)), client, 3) for client in rounds.DISAGREEING]
@@ -133,7 +134,7 @@ class RunTest(federated_test_case.FederatedTestCase):
     broken = (np.full_like(np.array(x, np.float32), np.inf), y)
     toys = rounds.Federation(
         'fedavg', (good, broken), rounds.full_batch(3),
-        aggregation=aggregation.dp_mean(shield, seed=0, secure=False),
+        aggregation=aggregation.dp_mean(shield, noise_key=bytes(32), secure=False),
     )
     toys.round()
     moved = rounds.train(np.zeros((2, 2)), good, 3)
@@ -158,6 +159,43 @@ class RunTest(federated_test_case.FederatedTestCase):
     cost = ledger.totals(opened.entries, uplink.to_json(algorithm.fields))[protection.Unit.CLIENT]
     expected = accountant.gaussian_epsilon(2.0, population=4, cohort=2, rounds=3, delta=1e-5)
     self.assertEqual(cost.epsilon, expected)
+
+  def test_shares_of_clients_in_a_secure_sum_need_no_trusted_server(self):
+    algorithm = _build('fedavg', _task(shield=_DISCRETE, secure=True))
+    [field] = algorithm.fields
+    self.assertEqual(
+        (field.disclosure, field.type_spec, field.intrinsic),
+        (uplink.Disclosure.DP_SECURE_SUM, 'int32[8]', disclosure.SECURE_MODULAR_SUM),
+    )
+    state, _, opened = _run(algorithm, shield=_DISCRETE, secure=True)
+    again, _, _ = _run(algorithm, shield=_DISCRETE, secure=True)
+    for a, b in zip(tf.nest.flatten(state.weights), tf.nest.flatten(again.weights), strict=True):
+      self.assertTrue(np.isfinite(a).all())
+      np.testing.assert_array_equal(a, b)
+    declared = uplink.to_json(algorithm.fields)
+    cost = ledger.totals(opened.entries, declared)[protection.Unit.CLIENT]
+    expected = accountant.gaussian_epsilon(2.0, population=2, cohort=2, rounds=3, delta=1e-5)
+    self.assertBetween(cost.epsilon / expected, 1, 1 + 1e-8)
+    # A round that a share was missing from.
+    fewer = [opened.entries[0]._replace(clients=1), *opened.entries[1:]]
+    cost = ledger.totals(fewer, declared)[protection.Unit.CLIENT]
+    self.assertIs(cost.status, protection.Status.NONE)
+    [release] = ledger.releases(fewer, declared)
+    self.assertIs(release.cost.status, protection.Status.NONE)
+
+  @parameterized.product(
+      secure=(False, True), mechanism=(protection.GAUSSIAN, protection.DISCRETE_GAUSSIAN)
+  )
+  def test_a_huge_step_size_moves_the_model_by_no_more_than_the_norm(self, secure, mechanism):
+    # Updates of 1e25: the model became NaN, and moved by S sqrt(d) in a secure sum.
+    shield = protection.NoisySum(0.0, 0.1, cohort=1, population=1, mechanism=mechanism)
+    huge = rounds.full_batch(1)._replace(learning_rate=1e25)
+    toys = rounds.Federation(
+        'fedavg', rounds.DISAGREEING[:1], huge,
+        aggregation=aggregation.dp_mean(shield, noise_key=bytes(32), secure=secure),
+    )
+    toys.round()
+    self.assertBetween(np.linalg.norm(toys.w), 0.09, 0.1 * (1 + 0.01))
 
   def test_label_reports_cost_labels_more_and_clients_everything(self):
     algorithm = _build('feddpcont', _task())

@@ -324,7 +324,7 @@ class PrivacyTest(federated_test_case.FederatedTestCase):
     noise = protection.NoisySum(1e-6, clip=0.01, cohort=3, population=4)
     task = _task(
         clients_per_round=1,
-        aggregation=aggregation.dp_mean(noise, seed=0, secure=False),
+        aggregation=aggregation.dp_mean(noise, noise_key=bytes(32), secure=False),
     )
     algorithm = _build(task, forget_rate=0.5, ramp_rounds=1)
     first, *_, last = _states(algorithm, task._replace(rounds=1))

@@ -382,7 +382,7 @@ class RefusalsTest(federated_test_case.FederatedTestCase):
 
   def test_noise_on_updates_in_one_line(self):
     noisy = aggregation.dp_mean(
-        protection.NoisySum(1.0, 1.0, cohort=3, population=3), seed=0, secure=False
+        protection.NoisySum(1.0, 1.0, cohort=3, population=3), noise_key=bytes(32), secure=False
     )
     with self.assertRaisesRegex(types.UsageError, '^--client_dp_noise protects updates alone'):
       _build(_task(toy.two_corners([4, 4, 4]), aggregation=noisy))

@@ -27,6 +27,13 @@ def _mean(aggregate, updates, weights):
   return process.next(process.initialize(), updates, [np.float32(w) for w in weights]).result
 
 
+# What the clip has to survive: as (trainable [2], trainable [], non-trainable [1]).
+_ADVERSARIAL = (
+    ([1e20, 1e20], 1e20, [1e20]), ([3e38, -3e38], 3e38, [-3e38]), ([3e38, 0], 0, [0]),
+    ([1e-45, -1e-45], 1e-40, [0]), ([np.inf, 0], 0, [0]), ([np.nan, 1], 0, [0]),
+    ([-np.inf, np.inf], np.nan, [1e20]), ([-0.0, -0.0], -0.0, [-0.0]), ([0.5, 0.5], 0.5, [0.5]),
+)
+
 _BOTH = (
     ('mean', aggregation.weighted_mean()),
     ('secure', aggregation.secure_weighted_mean(update_bound=2.0, max_examples=4)),
@@ -86,9 +93,9 @@ class AggregationTest(federated_test_case.FederatedTestCase):
 class NoisyMeanTest(federated_test_case.FederatedTestCase):
   """DP-FedAvg's aggregation."""
 
-  def _aggregate(self, noise=0.0, clip=1.0, cohort=4, seed=0, secure=False):
+  def _aggregate(self, noise=0.0, clip=1.0, cohort=4, key=bytes(32), secure=False):
     shield = protection.NoisySum(noise, clip, cohort=cohort, population=10)
-    return aggregation.dp_mean(shield, seed=seed, secure=secure)
+    return aggregation.dp_mean(shield, noise_key=key, secure=secure)
 
   @parameterized.parameters(False, True)
   def test_mean_of_clipped_updates_over_the_fixed_cohort_by_hand(self, secure):
@@ -120,8 +127,44 @@ class NoisyMeanTest(federated_test_case.FederatedTestCase):
     if secure:
       tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
+  @parameterized.parameters(False, True)
+  def test_no_update_moves_the_sum_by_more_than_the_norm(self, secure):
+    # Before: 1e20 everywhere made the plain sum NaN, and the secure one moved by S sqrt(d).
+    process = self._aggregate(clip=0.5, cohort=1, secure=secure).update.create(
+        _TYPE, tff.TensorType(np.float32)
+    )
+    state, calm = process.initialize(), _update([0.1, 0.1], 0, [0])
+
+    def total(*updates):
+      result = process.next(state, list(updates), [np.float32(1)] * len(updates)).result
+      leaves = (*result.trainable, *result.non_trainable)
+      return np.concatenate([np.ravel(leaf).astype(np.float64) for leaf in leaves])
+
+    alone = total(calm)
+    for update in _ADVERSARIAL:
+      moved = total(calm, _update(*update)) - alone
+      # What float32 makes of the sum is on top.
+      self.assertLessEqual(np.linalg.norm(moved), 0.5 * (1 + 1e-6), update)
+
+  def test_noise_of_one_release_is_not_that_of_another(self):
+    # (4 o1 - o4) / 3 of the first rounds with Z = 1 and Z = 4 was the mean without noise.
+    updates = [_update([0.3, -0.2], 0.1, [0.4])] * 2
+    first, *others = (
+        np.asarray(_mean(self._aggregate(**given), updates, [1, 1]).trainable[0]) - 0.0
+        for given in (
+            {'noise': 1.0}, {'noise': 4.0}, {'noise': 1.0, 'clip': 2.0},
+            {'noise': 1.0, 'secure': True}, {'noise': 1.0, 'key': bytes([1] * 32)},
+        )
+    )
+    mean = np.array([0.3, -0.2]) / 2
+    noise = first - mean
+    for other, scale in zip(others, (4, 2, 1, 1), strict=True):
+      self.assertFalse(np.isclose((other - mean) / scale, noise, rtol=1e-2).any())
+
   @parameterized.parameters(0.0, 0.7)
   def test_secure_sum_agrees_with_the_plain_one(self, noise):
+    # The noise of one is not that of the other.
+    noise *= 1e-6
     draw = np.random.default_rng(0)
     updates = [
         _update(draw.normal(size=2), draw.normal(), draw.normal(size=1)) for _ in range(4)
@@ -146,11 +189,11 @@ class NoisyMeanTest(federated_test_case.FederatedTestCase):
     self.assertAlmostEqual(values.std() / (1.5 * 2 / 4), 1, delta=0.02)
     self.assertAlmostEqual(values.mean(), 0, delta=0.02)
 
-  def test_noise_is_a_function_of_seed_and_round(self):
+  def test_noise_is_a_function_of_key_and_round(self):
     updates, weights = [_update([0, 0], 0, [0])] * 2, [np.float32(1)] * 2
 
-    def rounds(seed, secure=False):
-      aggregate = self._aggregate(noise=1.0, seed=seed, secure=secure)
+    def rounds(key, secure=False):
+      aggregate = self._aggregate(noise=1.0, key=key, secure=secure)
       process = aggregate.update.create(_TYPE, tff.TensorType(np.float32))
       state, found = process.initialize(), []
       for _ in range(3):
@@ -162,9 +205,9 @@ class NoisyMeanTest(federated_test_case.FederatedTestCase):
         found.append(np.asarray(output.result.trainable[0]).tolist())
       return found
 
-    first = rounds(0)
-    self.assertEqual(rounds(0), first)
-    self.assertLen(set(map(str, [*first, *rounds(1)])), 6)
+    first = rounds(bytes(32))
+    self.assertEqual(rounds(bytes(32)), first)
+    self.assertLen(set(map(str, [*first, *rounds(bytes([1] * 32))])), 6)
 
 
 if __name__ == '__main__':

@@ -1176,7 +1176,7 @@ class MeanTest(federated_test_case.FederatedTestCase):
 
   def test_where_noise_protects_updates_alone_nothing_is_collected(self):
     noisy = aggregation.dp_mean(
-        protection.NoisySum(1.0, 1.0, cohort=2, population=10), seed=0, secure=False
+        protection.NoisySum(1.0, 1.0, cohort=2, population=10), noise_key=bytes(32), secure=False
     )
     for client, more, sent in (
         (_RELABELLING, {}, 'confident'),

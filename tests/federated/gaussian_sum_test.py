@@ -12,8 +12,8 @@ from tff_noise.federated import gaussian_sum
 _SHAPE = (150, 200)
 
 
-def _query(clip=1.0, stddev=2.0, seed=(3, 4)):
-  return gaussian_sum.GaussianSum(clip, stddev, tf.constant(seed, tf.int32))
+def _query(clip=1.0, stddev=2.0, key=(3, 4)):
+  return gaussian_sum.GaussianSum(clip, stddev, np.array(key, np.int64))
 
 
 def _release(query, state, records):
@@ -21,7 +21,8 @@ def _release(query, state, records):
   params = query.derive_sample_params(state)
   sums = query.initial_sample_state(records[0])
   for record in records:
-    sums = query.accumulate_record(params, sums, record)
+    record = query.preprocess_record(params, record)
+    sums = query.accumulate_preprocessed_record(sums, record)
   result, state, event = query.get_noised_result(sums, state)
   return tf.nest.map_structure(np.asarray, result), state, event
 
@@ -56,7 +57,7 @@ class NoiseTest(parameterized.TestCase):
     found, _, _ = _release(query, query.initial_global_state(), [_zeros()] * 9)
     tf.nest.map_structure(np.testing.assert_array_equal, found, alone)
 
-  def test_is_a_function_of_seed_and_round(self):
+  def test_is_a_function_of_key_and_round(self):
     first, second = _noise(_query(), 3), _noise(_query(), 3)
     tf.nest.map_structure(np.testing.assert_array_equal, first, second)
 
@@ -75,15 +76,15 @@ class NoiseTest(parameterized.TestCase):
     # 30,000 pairs: standard error .006.
     self.assertLess(abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]), 0.025)
 
-  def test_differs_between_rounds_leaves_and_seeds(self):
+  def test_differs_between_rounds_leaves_and_keys(self):
     first, second, third = _noise(_query(), 3)
     self._assert_unrelated(first[0], first[1])
     for other in (second, third):
       for a in first:
         for b in other:
           self._assert_unrelated(a, b)
-    for seed in ((3, 5), (4, 4)):
-      [other] = _noise(_query(seed=seed))
+    for key in ((3, 5), (4, 4), (3, 4 + 2**32), (3 + 2**32, 4)):
+      [other] = _noise(_query(key=key))
       self._assert_unrelated(first[0], other[0])
 
   def test_from_a_saved_state_it_goes_on_as_before(self):
@@ -123,7 +124,7 @@ class ClipTest(absltest.TestCase):
 
   def test_one_client_never_moves_the_sum_by_more_than_the_norm(self):
     query, draw = _query(clip=0.5, stddev=0.0), np.random.default_rng(0)
-    for scale in (1e-3, 1.0, 1e3, 1e10):
+    for scale in (1e-3, 1.0, 1e3, 1e10, 1e20, 3e37):
       record = [tf.constant(draw.normal(0, scale, 40), tf.float32) for _ in range(2)]
       found, _, _ = _release(query, query.initial_global_state(), [record])
       norm = np.sqrt(sum(np.sum(np.square(leaf, dtype=np.float64)) for leaf in found))

@@ -12,6 +12,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 
 from tff_noise.privacy import accountant
+from tff_noise.privacy import discrete_gaussian
 from tff_noise.privacy import mechanism
 
 # ln 2.25, ln 3.25 and ln 24.75: the epsilons at which K = 10, 14, 100 keep a label with .2.
@@ -351,6 +352,43 @@ class SpeedTest(absltest.TestCase):
     accountant.gaussian_epsilon(1, population=1000, cohort=100, rounds=300, delta=1e-5)
     accountant.poisson_gaussian_epsilon(1, 0.1, 300, 1e-5)
     self.assertLess(time.process_time() - start, 10)
+
+
+class DiscreteGaussianTest(parameterized.TestCase):
+
+  @parameterized.parameters((1.0, 64), (0.5, 400), (3.0, 64))
+  def test_covers_the_exact_profile_of_the_sum_of_shares(self, multiplier, variance):
+    # In one dimension, rounded records of norm 2 S apart: all probabilities by convolution.
+    clients, delta, most = 4, 1e-6, 2000
+    k = np.arange(-most, most + 1)
+    share = np.exp(-(k**2) / (2 * variance))
+    share /= share.sum()
+    total = share
+    for _ in range(clients - 1):
+      total = np.convolve(total, share)[most:-most]
+    # The largest norm that this noise is said to be enough for.
+    norm = int(math.sqrt((clients * variance - discrete_gaussian.SMOOTHING) / multiplier**2))
+    moved = np.roll(total, 2 * norm)
+    epsilon = accountant.discrete_gaussian_epsilon(
+        multiplier, population=9, cohort=9, rounds=1, delta=delta
+    )
+    exact = np.maximum(0, total - math.exp(epsilon) * moved)[2 * norm :].sum()
+    self.assertLessEqual(exact, delta * (1 + 1e-6))
+    # Not by far: a tenth less would not do, but for what the norm is rounded by.
+    less = np.maximum(0, total - math.exp(0.9 * epsilon) * moved)[2 * norm :].sum()
+    if norm > 30:
+      self.assertGreater(less, delta)
+
+  def test_is_infinite_where_the_distance_of_samples_is_not_negligible(self):
+    def cost(multiplier, rounds):
+      return accountant.discrete_gaussian_epsilon(
+          multiplier, population=20, cohort=20, rounds=rounds, delta=1e-5
+      )
+
+    self.assertEqual(cost(1.0, 0), 0)
+    self.assertBetween(cost(1.0, 20), 70, 90)
+    self.assertEqual(cost(1.0, 60), math.inf)
+    self.assertEqual(cost(0.0, 1), math.inf)
 
 
 if __name__ == '__main__':

@@ -12,6 +12,7 @@ from tff_noise.privacy import protection
 _LABEL, _EXAMPLE, _CLIENT = protection.Unit
 _REPORTS = protection.LabelReports(10, '0.81')
 _NOISE = protection.NoisySum(2.0, 0.5, cohort=10, population=100)
+_DISCRETE = _NOISE._replace(mechanism=protection.DISCRETE_GAUSSIAN, noise_source='system')
 _COUNTS = protection.Counts()
 _DELTA = 1e-5
 
@@ -44,6 +45,20 @@ class CostTest(parameterized.TestCase):
     )
     self.assertEqual((cost.epsilon, cost.delta), (expected, _DELTA))
     self.assertIs(cost.status, protection.Status.CONDITIONAL)
+
+  def test_discrete_noise_costs_what_gaussian_noise_does(self):
+    cost, gaussian = (
+        protection.cost(shield, 30, _CLIENT, _DELTA) for shield in (_DISCRETE, _NOISE)
+    )
+    self.assertBetween(cost.epsilon / gaussian.epsilon, 1, 1 + 1e-8)
+    self.assertEqual((cost.delta, cost.status), (_DELTA, protection.Status.CONDITIONAL))
+
+  def test_a_share_that_is_missing_leaves_no_guarantee(self):
+    self.assertEqual(protection.with_clients(_DISCRETE, 10), _DISCRETE)
+    self.assertIsNone(protection.with_clients(_DISCRETE, 9))
+    # The server adds all of its noise, whoever comes.
+    self.assertEqual(protection.with_clients(_NOISE, 9), _NOISE)
+    self.assertIsNone(protection.with_clients(None, 9))
 
   @parameterized.parameters((_REPORTS,), (_NOISE,), (_COUNTS,), (None,))
   def test_what_was_not_released_costs_nothing(self, shield):
@@ -99,7 +114,8 @@ class TotalTest(parameterized.TestCase):
 class JsonTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      (_REPORTS,), (_NOISE,), (_NOISE._replace(reports=_REPORTS),), (_COUNTS,), (None,)
+      (_REPORTS,), (_NOISE,), (_NOISE._replace(reports=_REPORTS),), (_COUNTS,), (None,),
+      (_DISCRETE,),
   )
   def test_comes_back(self, shield):
     content = json.loads(json.dumps(protection.to_json(shield)))
@@ -115,7 +131,11 @@ class JsonTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (_REPORTS, 'claimed epsilon 0.81', 'memoised'),
-      (_NOISE, 'norm 0.5, Gaussian noise of 2', 'from 100 clients'),
+      (_REPORTS, 'claimed epsilon 0.81', 'given a pseudorandom function'),
+      (_NOISE, 'norm 0.5, Gaussian noise in floating point', 'from 100 clients'),
+      (_NOISE, 'drawn from the seed', 'the epsilon does not hold for it as it stands'),
+      (_DISCRETE, 'an equal share added by each client, of 2', 'drop out, take theirs away'),
+      (_DISCRETE, 'drawn from a key of the system', 'Given a pseudorandom function'),
       (_NOISE._replace(population=10), 'Gaussian', 'without amplification'),
       (_COUNTS, 'none needed', 'costs nothing'),
       (None, 'none: computed from the true local data', 'no finite epsilon'),

@@ -158,7 +158,7 @@ class ParseTest(FlagsTestCase):
       ('--noise_semantics=code', '^--noise_semantics must be paper or reference, got code$'),
       ('--training_labels=no', '^--training_labels must be one of local, private, got no$'),
       ('--client_dp_noise=-1', r'^--client_dp_noise must be 0, or in \[1e-4, 1e6\], got -1.0$'),
-      ('--client_dp_clip=0', '^--client_dp_clip must be a positive number, got 0.0$'),
+      ('--client_dp_clip=0', r'^--client_dp_clip must be in \[1e-30, 1e30\], got 0.0$'),
   )
   def test_mistakes_of_the_values(self, argument, message):
     # All ranges are in run_config_test; here that the command line gets there.

@@ -244,7 +244,7 @@ class RunTest(federated_test_case.FederatedTestCase):
   def test_noise_on_updates_stays_declared_beside_the_reports(self):
     shield = protection.NoisySum(1.0, 1.0, cohort=2, population=3)
     algorithm = _algorithm(
-        'fedavg', _task(aggregation=aggregation.dp_mean(shield, seed=0, secure=False))
+        'fedavg', _task(aggregation=aggregation.dp_mean(shield, noise_key=bytes(32), secure=False))
     )
     [field] = algorithm.fields
     self.assertIsNotNone(field.protection.reports)

@@ -11,6 +11,7 @@ from tff_noise.audit import runs as audit_runs
 from tff_noise.data import scene as scene_lib
 from tff_noise.privacy import ledger
 from tff_noise.program import code_version
+from tff_noise.program import noise_secret
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
 from tff_noise.program import task as task_lib
@@ -40,7 +41,8 @@ def audit(
     types.UsageError: If the method cannot be built.
   """
   with local.runtime(config.max_concurrent_clients):
-    prepared = task_lib.prepare(config, dataset, scene)
+    key = noise_secret.system_key(config, run_directory.RunDirectory(run.path))
+    prepared = task_lib.prepare(config, dataset, scene, key)
     method = computations.audit('', prepared.algorithm, scene.num_clients, delta, {})
     found = findings(run, seal, config, prepared, dataset, scene)
     return audit_runs.ByCode(method, tuple(found))

@@ -1,5 +1,6 @@
 """How client contributions become one value at the server: TFF's factories, and their uplinks."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -7,8 +8,11 @@ import numpy as np
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
-from tff_noise import rng
+from tff_noise import types
+from tff_noise.federated import discrete_sum
 from tff_noise.federated import gaussian_sum
+from tff_noise.privacy import discrete_gaussian
+from tff_noise.privacy import noise_key as noise_key_lib
 from tff_noise.privacy import protection as protection_lib
 from tff_noise.uplink import disclosure
 from tff_noise.uplink import uplink
@@ -27,12 +31,15 @@ class Aggregation(NamedTuple):
     scalar: From an `UplinkSum` to the factory that sums it; None where nothing but the update may
       leave a client.
     scalar_fields: From an `UplinkSum` to the uplink fields of `scalar`.
+    by_client: Whether `update` is given the client's id, int32, in place of a weight: what a client
+      draws its share of the noise from.
   """
 
   update: tff.aggregators.WeightedAggregationFactory
   update_fields: Callable[[tff.Type], tuple[uplink.UplinkField, ...]]
   scalar: Callable[[uplink.UplinkSum], tff.aggregators.UnweightedAggregationFactory] | None
   scalar_fields: Callable[[uplink.UplinkSum], tuple[uplink.UplinkField, ...]]
+  by_client: bool = False
 
 
 _UPDATE_REASON = 'averaged into the next global model'
@@ -97,43 +104,123 @@ def secure_weighted_mean(*, update_bound: float, max_examples: int) -> Aggregati
   )
 
 
-def dp_mean(protection: protection_lib.NoisySum, *, seed: int, secure: bool) -> Aggregation:
-  """DP-FedAvg: the sum of clipped updates with Gaussian noise, over the size of the cohort.
+def dp_mean(
+    protection: protection_lib.NoisySum, *, noise_key: bytes, secure: bool
+) -> Aggregation:
+  """DP-FedAvg: the sum of clipped updates with noise, over the size of the cohort.
 
   McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018: every client
   has the same weight, the divisor is public and fixed, and nothing else may leave a client: neither
   losses nor counts.
 
-  Gaussian noise in floating point has the weakness that Mironov (CCS 2012) describes. The noise is
-  a function of the seed, as all randomness of a simulation; a deployment draws it from the system.
+  Gaussian noise in floating point has the weaknesses that Mironov (CCS 2012) describes; discrete
+  noise, of which each client adds a share, has none (`discrete_sum`). Either is a function of the
+  key, of what is given here, of the round, and of the client.
 
   Args:
     protection: The noise, the clipping norm and the cohort.
-    seed: The experiment's seed.
-    secure: Whether the clipped updates are summed securely, in 32 bits an entry; their rounding
-      adds at most `clip * sqrt(d) * 2**-31` to the norm of d entries.
+    noise_key: 32 bytes, a secret of this run and no other.
+    secure: Whether the clipped updates are summed securely, in 32 bits an entry. Their rounding
+      adds at most `clip * sqrt(d) * 2**-31` to the norm of d entries, by which they are cut to
+      less. Discrete noise is on integers, whose sum modulo 2^b rounds nothing.
   """
-  clip = float(protection.clip)
-  noisy_sum = gaussian_sum.GaussianSum(
-      clip, protection.noise_multiplier * clip, rng.tf_seed(seed, 'client-level noise')
-  )
-  factory = tff.aggregators.DifferentiallyPrivateFactory(
-      tfp.NormalizedQuery(noisy_sum, denominator=float(protection.cohort)),
-      _SecureSumFactory(-clip, clip) if secure else None,
-  )
-  reason = f'{_UPDATE_REASON}; cut to norm {clip:g}'
-
-  def update_fields(update_type):
-    if secure:
-      return _secure_fields('update', update_type, -clip, clip, reason, protection)
-    return (
-        _plain_field(
-            'update', update_type, reason, lower=-clip, upper=clip, protection=protection
-        ),
+  if protection.mechanism == protection_lib.DISCRETE_GAUSSIAN:
+    return Aggregation(
+        _DiscreteMean(protection, noise_key, secure),
+        lambda update_type: _discrete_fields(protection, update_type, secure), None, lambda _: (),
+        by_client=True,
     )
-
   return Aggregation(
-      tff.aggregators.as_weighted_aggregator(factory), update_fields, None, lambda _: ()
+      tff.aggregators.as_weighted_aggregator(_GaussianMean(protection, noise_key, secure)),
+      lambda update_type: _noisy_fields(protection, update_type, secure), None, lambda _: (),
+  )
+
+
+class _GaussianMean(tff.aggregators.UnweightedAggregationFactory):
+  """TFF's factory of DP aggregation, with a clip that knows how many entries there are."""
+
+  def __init__(self, protection: protection_lib.NoisySum, noise_key: bytes, secure: bool):
+    self._protection = protection
+    self._noise_key = noise_key
+    self._secure = secure
+
+  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    """See base class."""
+    protection, clip = self._protection, float(self._protection.clip)
+    key = noise_key_lib.derive(
+        self._noise_key, protection_lib.to_json(protection), self._secure, str(value_type)
+    )
+    noisy_sum = gaussian_sum.GaussianSum(
+        clip,
+        protection.noise_multiplier * clip,
+        noise_key_lib.to_seed(key),
+        margin=math.sqrt(uplink.num_entries(value_type)) * 2.0**-31 if self._secure else 0.0,
+    )
+    return tff.aggregators.DifferentiallyPrivateFactory(
+        tfp.NormalizedQuery(noisy_sum, denominator=float(protection.cohort)),
+        _SecureSumFactory(-clip, clip) if self._secure else None,
+    ).create(value_type)
+
+
+class _DiscreteMean(tff.aggregators.WeightedAggregationFactory):
+  """`DiscreteMean`, on a grid that knows how many entries there are."""
+
+  def __init__(self, protection: protection_lib.NoisySum, noise_key: bytes, secure: bool):
+    self._protection = protection
+    self._noise_key = noise_key
+    self._secure = secure
+
+  def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
+    """See base class."""
+    protection = self._protection
+    key = noise_key_lib.derive(
+        self._noise_key, protection_lib.to_json(protection), self._secure, str(value_type)
+    )
+    return discrete_sum.DiscreteMean(
+        float(protection.clip), _grid(protection, value_type), protection.cohort,
+        noise_key_lib.to_seed(key), self._secure,
+    ).create(value_type, weight_type)
+
+
+def _grid(protection, value_type):
+  try:
+    return discrete_gaussian.grid(
+        protection.noise_multiplier, uplink.num_entries(value_type), protection.cohort
+    )
+  except ValueError as error:
+    raise types.UsageError(
+        f'--client_dp_noise: {error}; use less, or --client_dp_mechanism=gaussian'
+    ) from error
+
+
+def _discrete_fields(protection, update_type, secure):
+  """One vector of integers modulo 2^b."""
+  grid = _grid(protection, update_type)
+  sent = tff.TensorType(np.int32, (uplink.num_entries(update_type),))
+  reason = (
+      f'{_UPDATE_REASON}; cut to norm {protection.clip:g}, in steps of 1/{grid.steps} of it, with '
+      f'noise of variance {grid.variance} of each client, modulo 2^{grid.modulus_bits}'
+  )
+  field = _plain_field(
+      'update', sent, reason, lower=0, upper=2**grid.modulus_bits - 1, protection=protection
+  )
+  if not secure:
+    return (field,)
+  return (
+      field._replace(
+          intrinsic=disclosure.SECURE_MODULAR_SUM, disclosure=uplink.Disclosure.DP_SECURE_SUM,
+          bitwidth=grid.modulus_bits,
+      ),
+  )
+
+
+def _noisy_fields(protection, update_type, secure):
+  clip = float(protection.clip)
+  reason = f'{_UPDATE_REASON}; cut to norm {clip:g}'
+  if secure:
+    return _secure_fields('update', update_type, -clip, clip, reason, protection)
+  return (
+      _plain_field('update', update_type, reason, lower=-clip, upper=clip, protection=protection),
   )
 
 

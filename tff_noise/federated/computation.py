@@ -494,7 +494,8 @@ def _mean_step(parts: _Parts) -> _Step:
       parts.optimizer.server, parts.task.aggregation, parts.declared.reports
   )
   update_type = parts.output_type.update
-  mean = aggregation.update.create(update_type, tff.TensorType(np.float32))
+  weight_type = np.int32 if aggregation.by_client else np.float32
+  mean = aggregation.update.create(update_type, tff.TensorType(weight_type))
   sums = parts.sums()
 
   @tff.tensorflow.computation(
@@ -505,7 +506,8 @@ def _mean_step(parts: _Parts) -> _Step:
 
   def next_fn(state, output, server_data):
     del server_data  # Unused.
-    average = mean.next(state.aggregator, output.update, output.weight)
+    beside = output.local.client if aggregation.by_client else output.weight
+    average = mean.next(state.aggregator, output.update, beside)
     totals = _sum(output.sums, sums, aggregation)
     server_state, weights = tff.federated_map(
         next_server, (state.finalizer, state.global_model_weights, average.result, totals)

@@ -14,7 +14,7 @@ replaced by one that is nowhere below it, and delta is reduced by more than the 
 rounding error, so for a delta of 1e-12 or less only the bounds without a convolution remain.
 
 The Gaussian bounds are about real numbers. Noise in floating point has weaknesses that they do not
-cover (Mironov 2012).
+cover (Mironov 2012); the discrete Gaussian is in whole numbers, and has none of these.
 """
 
 import math
@@ -27,6 +27,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import optimize
 from scipy import special
 
+from tff_noise.privacy import discrete_gaussian
 from tff_noise.privacy import mechanism as mechanism_lib
 
 # What is added to computed probabilities and epsilons, far above the rounding error of their sums.
@@ -242,6 +243,38 @@ def gaussian_epsilon(
   plain = sampled - math.log(share) + np.log1p(-(1 - share) * np.exp(-sampled))
   deltas = share * _gaussian_profile(np.append(0.0, plain), mu) * (1 + SLACK)
   return min(unsampled, composed_epsilon(deltas, interval, rounds, delta))
+
+
+def discrete_gaussian_epsilon(
+    noise_multiplier: float, *, population: int, cohort: int, rounds: int, delta: float
+) -> float:
+  """Returns the client-level epsilon of the distributed discrete Gaussian, all shares present.
+
+  On `discrete_gaussian.grid` a sum is, up to a factor below e^1e-50, what a Gaussian of at least
+  this multiplier becomes when it is rounded in a way that depends on its value alone: it costs
+  what `gaussian_epsilon` says. Its samples are within `DISTANCE` of the distribution, which adds
+  (1 + e^epsilon) times as much to delta each round; where that is not negligible the result is
+  infinite, from an epsilon of about 95 on.
+
+  Args:
+    noise_multiplier: As in `discrete_gaussian.grid`.
+    population: As in `gaussian_epsilon`; equal to `cohort` against a server that draws it.
+    cohort: How many clients a round has, each of which adds its share.
+    rounds: R, at least 0.
+    delta: In (0, 1).
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  epsilon = gaussian_epsilon(
+      noise_multiplier, population=population, cohort=cohort, rounds=rounds,
+      delta=delta * (1 - SLACK),
+  ) * (1 + SLACK)
+  if epsilon and math.log(rounds * 2 * discrete_gaussian.DISTANCE) + epsilon > math.log(
+      delta * SLACK
+  ):
+    return math.inf
+  return epsilon
 
 
 def poisson_gaussian_epsilon(

@@ -38,7 +38,8 @@ _PER_CLIENT, _OTHER_CLIENTS = 'per client', 'other clients'
 
 _SIMULATION = (
     'This is a simulation: secure sums run as plain sums, which shows the data flow and not the '
-    'cryptography, and flips and noise are drawn from the seed, which protects nobody.'
+    'cryptography, and flips are drawn from the seed, as noise is unless its release says '
+    'otherwise, which protects nobody.'
 )
 _LABEL_SHARING = (
     'Theorem 1 of FedDPCont covers the label sharing only; with the contrastive loss, the bias of '
@@ -400,6 +401,7 @@ def releases(
   for i, (field, shield) in enumerate(zip(declared, _protections(declared), strict=True)):
     made = [entry for entry in entries if i in entry.fields]
     if made:
+      shield = protection_lib.with_clients(shield, min(entry.clients for entry in made))
       unit = protection_lib.own_unit(shield)
       cost = protection_lib.cost(shield, len(made), unit, delta)
       central = _central(shield, made, delta)
@@ -436,7 +438,7 @@ def totals(
   shields = _protections(declared)
   times = collections.Counter()
   for entry in entries:
-    times.update({shields[i] for i in entry.fields})
+    times.update({protection_lib.with_clients(shields[i], entry.clients) for i in entry.fields})
   return {unit: protection_lib.total(times, unit, delta) for unit in protection_lib.Unit}
 
 

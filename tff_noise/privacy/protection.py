@@ -25,7 +25,7 @@ class Unit(enum.Enum):
 
 
 class Status(enum.Enum):
-  """How far a guarantee goes: proved, proved under conditions that are named, or not at all."""
+  """How far a guarantee goes: proved, given a pseudorandom function; on conditions; not at all."""
 
   PROVED = 'proved'
   CONDITIONAL = 'conditional'
@@ -57,8 +57,12 @@ class LabelReports(NamedTuple):
     return mechanism_lib.randomized_response(self.epsilon, self.num_classes)
 
 
+# Mechanisms of `NoisySum`.
+GAUSSIAN, DISCRETE_GAUSSIAN = 'gaussian', 'discrete_gaussian'
+
+
 class NoisySum(NamedTuple):
-  """The sum of the clients' vectors, each cut to norm S, with Gaussian noise: DP-FedAvg.
+  """The sum of the clients' vectors, each cut to norm S, with noise: DP-FedAvg.
 
   Attributes:
     noise_multiplier: Standard deviation of the noise over S.
@@ -67,6 +71,9 @@ class NoisySum(NamedTuple):
     population: Clients among whom the server draws the cohort, uniformly and secretly; equal to
       `cohort` where the draw gives no protection.
     reports: What the vectors depend on labels through, where that is reports alone.
+    mechanism: GAUSSIAN, in floating point, added by the server; or DISCRETE_GAUSSIAN, in integers,
+      of which each client of the cohort adds an equal share.
+    noise_source: Of `noise_key.SOURCES`.
   """
 
   noise_multiplier: float
@@ -74,6 +81,8 @@ class NoisySum(NamedTuple):
   cohort: int
   population: int
   reports: LabelReports | None = None
+  mechanism: str = GAUSSIAN
+  noise_source: str = 'seed'
 
 
 Protection = Counts | LabelReports | NoisySum | None
@@ -115,6 +124,22 @@ def own_unit(protection: Protection) -> Unit:
   return Unit.LABEL
 
 
+_EPSILON = {
+    GAUSSIAN: accountant.gaussian_epsilon,
+    DISCRETE_GAUSSIAN: accountant.discrete_gaussian_epsilon,
+}
+
+
+def with_clients(protection: Protection, clients: int) -> Protection:
+  """Returns the protection of a release that `clients` took part in.
+
+  Shares of the noise that are missing leave less than was declared, which nothing is claimed for.
+  """
+  if isinstance(protection, NoisySum) and protection.mechanism == DISCRETE_GAUSSIAN:
+    return protection if clients >= protection.cohort else None
+  return protection
+
+
 def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
   """Returns what `times` releases cost each unit.
 
@@ -134,7 +159,7 @@ def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
     return _FREE
   if isinstance(protection, LabelReports):
     return Cost(protection.mechanism.actual_epsilon, 0.0, Status.PROVED)
-  epsilon = accountant.gaussian_epsilon(
+  epsilon = _EPSILON[protection.mechanism](
       protection.noise_multiplier,
       population=protection.population,
       cohort=protection.cohort,
@@ -200,7 +225,8 @@ def describe(protection: Protection) -> Description:
     return Description(
         f'K-ary randomised response, K={mechanism.num_classes}, claimed epsilon '
         f'{mechanism.epsilon}, keeps a label with probability {mechanism.keep_probability:.6f}',
-        'one memoised report for each example, whatever its later label and however often used',
+        'one memoised report for each example, whatever its later label and however often used; '
+        'given a pseudorandom function, whose key stays with the client',
     )
   accounting = 'composition without amplification by sampling; replacing one client'
   if protection.population > protection.cohort:
@@ -209,10 +235,32 @@ def describe(protection: Protection) -> Description:
         f'replacement from {protection.population} clients and kept secret; replacing one client'
     )
   return Description(
-      f'updates cut to norm {protection.clip:g}, Gaussian noise of {protection.noise_multiplier:g} '
-      f'times that norm on their sum',
-      accounting,
+      f'updates cut to norm {protection.clip:g}, {_NOISE[protection.mechanism]} of '
+      f'{protection.noise_multiplier:g} times that norm on their sum; '
+      f'{_SOURCE[protection.noise_source]}',
+      f'{accounting}{_CAVEAT[protection.mechanism]}',
   )
+
+
+_NOISE = {
+    GAUSSIAN: 'Gaussian noise in floating point, added by the server,',
+    DISCRETE_GAUSSIAN: 'discrete Gaussian noise in integers, an equal share added by each client,',
+}
+_SOURCE = {
+    'seed': 'drawn from the seed, with which it can be subtracted',
+    'system': 'drawn from a key of the system, with which it can be subtracted',
+}
+_CAVEAT = {
+    GAUSSIAN: (
+        '. It is about noise in real numbers, which this is not: the noise of a run is in floating '
+        'point, bounded and on a grid, and the epsilon does not hold for it as it stands'
+    ),
+    DISCRETE_GAUSSIAN: (
+        '. Given a pseudorandom function, it holds for one who sees the sum alone and none of the '
+        'shares, each of which has to be in it: clients that work together with the observer, or '
+        'drop out, take theirs away'
+    ),
+}
 
 
 def to_json(protection: Protection) -> Mapping[str, Any] | None:

@@ -142,6 +142,13 @@ def _define_all():
        'DP-FedAvg: standard deviation of the noise on the sum of updates, in units of '
        '--client_dp_clip; 0 for none. In rounds clients then send nothing but updates.'),
       ('Privacy', real, 'client_dp_clip', 1.0, 'The norm that each update is cut to.'),
+      ('Privacy', text, 'client_dp_mechanism', 'gaussian',
+       'gaussian: noise in floating point, added by the server, which is not the noise in real '
+       'numbers that its epsilon is about; discrete_gaussian: noise in integers, of which each '
+       'client adds its share.'),
+      ('Privacy', text, 'noise_source', 'seed',
+       'Of the noise on updates. seed: runs can be repeated, and who knows the seed can subtract '
+       'it; system: the system\'s cryptographic generator, its key kept in the run directory.'),
       ('Runtime', text, 'runtime', 'local',
        "local: TFF's worker, started by this program; remote: workers that bin/worker started; "
        'accelerator: the TensorFlow of this program, which uses a GPU where it sees one.'),

@@ -1,7 +1,6 @@
 """What ties a run's ledger to its configuration, scene and code, and who may go on with it."""
 
 import os
-import secrets
 
 from tff_noise import types
 from tff_noise.privacy import ledger
@@ -10,7 +9,6 @@ from tff_noise.program import run_directory
 
 # Stays with who owns the run: with it, cohorts can be tried until one fits an entry.
 _KEY = 'ledger.key'
-_KEY_BYTES = 32
 
 
 def write_key(folder: str) -> None:
@@ -18,9 +16,7 @@ def write_key(folder: str) -> None:
 
   Not from the seed: whoever guessed that would have the key.
   """
-  descriptor = os.open(os.path.join(folder, _KEY), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-  with os.fdopen(descriptor, 'wb') as file:
-    file.write(secrets.token_bytes(_KEY_BYTES))
+  run_directory.write_secret(os.path.join(folder, _KEY), os.urandom(32))
 
 
 def of_run(run: run_directory.RunDirectory) -> ledger.Seal:
@@ -29,9 +25,8 @@ def of_run(run: run_directory.RunDirectory) -> ledger.Seal:
   Raises:
     types.UsageError: If the run has not the files that it is made from.
   """
-  config, scene, key = (_read(run, name) for name in ('config.json', 'scene.npz', _KEY))
-  if len(key) != _KEY_BYTES:
-    raise types.UsageError(f'{run.file(_KEY)} is damaged: it has {len(key)} bytes')
+  config, scene, _ = (_read(run, name) for name in ('config.json', 'scene.npz', _KEY))
+  key = run_directory.read_secret(run.file(_KEY))
   code = run_directory.read_json(run.file('config.json')).get('code', '')
   return ledger.Seal(ledger.commitment(key, config, scene), str(code), key)
 

@@ -17,6 +17,7 @@ from tff_noise.data import sources
 from tff_noise.optimizers import catalog as optimizers
 from tff_noise.privacy import estimator
 from tff_noise.privacy import mechanism
+from tff_noise.privacy import noise_key
 from tff_noise.selection import availability
 
 # Far below float32's own: a step size times a gradient has to be one.
@@ -29,6 +30,7 @@ TEMPERATURE_READINGS = ('divide', 'rescale')
 AGGREGATIONS = ('mean', 'secure_sum')
 RUNTIMES = ('local', 'remote', 'accelerator')
 TRAINING_LABELS = ('local', 'private')
+CLIENT_DP_MECHANISMS = ('gaussian', 'discrete_gaussian')
 
 # Where a run lies and how it is executed never change its result, but for the last bits of numbers
 # that another runtime sums in another order; so a run may be continued with other values of these.
@@ -99,6 +101,8 @@ class RunConfig:
   training_labels: str
   client_dp_noise: float
   client_dp_clip: float
+  client_dp_mechanism: str
+  noise_source: str
   runtime: str
   workers: tuple[str, ...]
   max_concurrent_clients: int
@@ -124,21 +128,31 @@ class RunConfig:
         ('aggregation', AGGREGATIONS),
         ('label_prior', (*estimator.PRIORS, 'uniform')),
         ('training_labels', TRAINING_LABELS),
+        ('client_dp_mechanism', CLIENT_DP_MECHANISMS),
+        ('noise_source', noise_key.SOURCES),
         ('runtime', RUNTIMES),
     ):
       self._require(name, getattr(self, name) in allowed, 'one of ' + ', '.join(allowed))
     for name in ('clients', 'clients_per_round', 'rounds', 'local_epochs', 'batch_size',
                  'max_concurrent_clients', 'eval_every', 'checkpoint_every', 'public_examples'):
       self._require(name, getattr(self, name) >= 1, 'at least 1')
-    for name in ('learning_rate', 'temperature', 'client_dp_clip'):
+    for name in ('learning_rate', 'temperature'):
       self._require(name, 0 < getattr(self, name) <= _LARGEST, 'a positive number')
     # Times a client's number of examples, and the clients of a round, it has to be a float32.
     self._require('update_bound', 0 < self.update_bound <= 1e9, 'a positive number, at most 1e9')
     self._require('weight_decay', 0 <= self.weight_decay <= _LARGEST, 'at least 0')
+    # As a float32, it has to be a normal number.
+    clip = self.client_dp_clip
+    self._require('client_dp_clip', 1e-30 <= clip <= _LARGEST, 'in [1e-30, 1e30]')
     multiplier = self.client_dp_noise
     self._require(
         'client_dp_noise', multiplier == 0 or 1e-4 <= multiplier <= 1e6, '0, or in [1e-4, 1e6]'
     )
+    if self.client_dp_mechanism == 'discrete_gaussian' and self.arrivals is not None:
+      raise types.UsageError(
+          '--client_dp_mechanism=discrete_gaussian cannot be given with --arrivals: every client '
+          'of a cohort of fixed size has to add its share of the noise'
+      )
     self._require('momentum', 0 <= self.momentum < 1, 'in [0, 1)')
     if self.local_optimizer != 'sgd':
       self._require(

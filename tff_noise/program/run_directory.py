@@ -55,6 +55,31 @@ def write_text(path: str, text: str) -> None:
   write_bytes(path, text.encode())
 
 
+def write_secret(path: str, content: bytes) -> None:
+  """Writes what nobody but the run's owner may read, as hexadecimal digits, to a new file."""
+  descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+  with open(descriptor, 'w', encoding='ascii') as file:
+    file.write(content.hex() + '\n')
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def read_secret(path: str) -> bytes:
+  """Returns what `write_secret` wrote.
+
+  Raises:
+    types.UsageError: If it is missing or damaged.
+  """
+  try:
+    with open(path, encoding='ascii') as file:
+      content = bytes.fromhex(file.read())
+  except (OSError, ValueError) as error:
+    raise types.UsageError(f'{path} cannot be read ({error})') from error
+  if len(content) != 32:
+    raise types.UsageError(f'{path} is no key of 32 bytes')
+  return content
+
+
 def write_json(path: str, content: Any) -> None:
   """Writes `content` to `path`, whole or not at all."""
   write_text(path, json.dumps(content, indent=2, allow_nan=False) + '\n')

@@ -14,6 +14,7 @@ from tff_noise.models import keras_model
 from tff_noise.models import precision
 from tff_noise.optimizers import catalog as optimizers
 from tff_noise.privacy import protection
+from tff_noise.program import noise_secret
 from tff_noise.program import private_labels
 from tff_noise.program import run_config
 
@@ -33,9 +34,18 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    config: run_config.RunConfig, dataset: types.Dataset, scene: scene_lib.Scene
+    config: run_config.RunConfig,
+    dataset: types.Dataset,
+    scene: scene_lib.Scene,
+    system_key: bytes | None = None,
 ) -> Prepared:
   """Builds the method of `config` on a scene.
+
+  Args:
+    config: The flags.
+    dataset: What the scene is of.
+    scene: Who holds what.
+    system_key: See `noise_secret`; not needed where nothing is run.
 
   Raises:
     types.UsageError: If the parameters do not fit the task.
@@ -44,7 +54,7 @@ def prepare(
   federation = scene_lib.federation(dataset, scene, config.seed)
   if private:
     federation = private_labels.flip(federation, config.label_epsilon, dataset.num_classes)
-  task = build(config, dataset, federation, scene_lib.validation(dataset, scene))
+  task = build(config, dataset, federation, scene_lib.validation(dataset, scene), system_key)
   algorithm = catalog.ALGORITHMS[config.method].build(task, config.method_params())
   if config.client_dp_noise and sum(bool(rounds) for rounds in algorithm.stages.values()) > 1:
     # The noise is a function of how often a process has run: two would draw the same.
@@ -62,6 +72,7 @@ def build(
     dataset: types.Dataset,
     federation: types.Federation,
     validation: types.Examples | None = None,
+    system_key: bytes | None = None,
 ) -> task_lib.Task:
   """Returns the task of `config` on `dataset`, held by `federation`.
 
@@ -70,13 +81,16 @@ def build(
     dataset: What kind of images and classes there are.
     federation: Who holds what.
     validation: Clean examples that the server holds.
+    system_key: See `noise_secret`.
   """
   # An algorithm may build models, and gets no images with that.
   build_model = functools.partial(_build_model, config, dataset.without_examples())
   secure = config.aggregation == 'secure_sum'
   if config.client_dp_noise:
     aggregate = aggregation.dp_mean(
-        _client_noise(config, len(federation.clients)), seed=config.seed, secure=secure
+        _client_noise(config, len(federation.clients)),
+        noise_key=noise_secret.of_run(config, federation, system_key),
+        secure=secure,
     )
   elif secure:
     aggregate = aggregation.secure_weighted_mean(
@@ -138,11 +152,15 @@ def _build_model(config, dataset, architecture):
 
 
 def _client_noise(config, num_clients):
-  # Who comes late is not drawn uniformly from all: no protection by sampling.
-  uniform = config.arrivals is None
+  # Who comes late is not drawn uniformly from all: no protection by sampling. Nor is there any
+  # against the server, which draws, where it is not trusted to add the noise.
+  distributed = config.client_dp_mechanism == protection.DISCRETE_GAUSSIAN
+  uniform = config.arrivals is None and not (distributed and config.aggregation == 'secure_sum')
   return protection.NoisySum(
       config.client_dp_noise,
       config.client_dp_clip,
       cohort=config.clients_per_round,
       population=num_clients if uniform else config.clients_per_round,
+      mechanism=config.client_dp_mechanism,
+      noise_source=config.noise_source,
   )

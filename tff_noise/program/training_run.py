@@ -20,6 +20,7 @@ from tff_noise.program import code_version
 from tff_noise.program import ground_truth
 from tff_noise.program import ledger_seal
 from tff_noise.program import managers
+from tff_noise.program import noise_secret
 from tff_noise.program import progress
 from tff_noise.program import results
 from tff_noise.program import run_config
@@ -48,11 +49,14 @@ def run(
       workers=config.workers,
   )
   with child.terminable(), opened:
-    prepared = task_lib.prepare(config, dataset, scene)
+    system_key = noise_secret.system_key(config, directory)
+    prepared = task_lib.prepare(config, dataset, scene, system_key)
     weights = initial_weights(config, prepared)
-    run_directory.create(directory, lambda folder: _write_start(folder, config, scene))
+    run_directory.create(directory, lambda folder: _write_start(folder, config, scene, system_key))
     # Another process may have made it meanwhile, or even finished.
     run_directory.check_same_run(directory, config.identity())
+    if noise_secret.system_key(config, directory) != system_key:
+      raise types.UsageError(f'run {directory.name} was begun by another process: start again')
     with run_directory.locked(directory):
       if not run_directory.is_complete(directory):
         ledger_seal.check_code(directory, config.resume_other_code)
@@ -62,7 +66,8 @@ def run(
         results.write(directory, config, scene, prepared.algorithm, state, own_models)
 
 
-def _write_start(folder, config, scene):
+def _write_start(folder, config, scene, system_key):
+  noise_secret.write(folder, system_key)
   packages = ('tensorflow', 'tensorflow-federated', 'numpy', 'scikit-learn', 'dp-accounting')
   run_directory.write_json(
       os.path.join(folder, 'config.json'),

@@ -14,6 +14,8 @@ import tensorflow_federated as tff
 from tff_noise.uplink import uplink
 
 SECURE_SUM = 'federated_secure_sum_bitwidth'
+# Its second argument is the modulus, which has to be a power of two.
+SECURE_MODULAR_SUM = 'federated_secure_modular_sum'
 _BROADCAST = 'federated_broadcast'
 
 # Intrinsics that move nothing from clients to the server. Everything else counts as a release, so
@@ -77,7 +79,7 @@ def _edges(calls):
   return tuple(
       Edge(
           call.function.uri, str(_travelling_type(call.argument.type_signature)),
-          _bitwidth(call) if call.function.uri == SECURE_SUM else '',
+          _bitwidth(call) if call.function.uri in (SECURE_SUM, SECURE_MODULAR_SUM) else '',
       )
       for call in calls
       if call.function.uri not in _NOT_RELEASES
@@ -91,9 +93,18 @@ def _bitwidth(call: tff.framework.Call) -> str:
     if isinstance(block, tff.framework.Struct):
       return [value for part in block for value in constants(part)]
     # Anything else is computed, and so may be anything.
-    return [str(block.value) if isinstance(block, tff.framework.Literal) else 'computed']
+    if not isinstance(block, tff.framework.Literal):
+      return ['computed']
+    modular = call.function.uri == SECURE_MODULAR_SUM
+    return [_bits_of_modulus(int(block.value)) if modular else str(block.value)]
 
   return ','.join(sorted(set(constants(call.argument[1]))))
+
+
+def _bits_of_modulus(modulus):
+  """b of 2^b."""
+  bits = modulus.bit_length() - 1
+  return str(bits) if modulus == 2**bits else f'log2({modulus})'
 
 
 def _travelling_type(argument_type: tff.Type) -> tff.Type:

@@ -52,7 +52,7 @@ class UplinkField(NamedTuple):
     reason: Why the method needs it.
     num_bytes: Size of one client's contribution.
     protection: What protects a contribution, or the sum; None for nothing.
-    bitwidth: Of each number in a secure sum; None elsewhere.
+    bitwidth: Of each number in a secure sum, b of one modulo 2^b; None elsewhere.
   """
 
   name: str
@@ -210,6 +210,13 @@ def num_bytes(type_spec: tff.Type) -> int:
   if isinstance(type_spec, tff.TensorType):
     return int(np.prod(type_spec.shape, dtype=np.int64)) * np.dtype(type_spec.dtype).itemsize
   return sum(num_bytes(part) for part in type_spec)
+
+
+def num_entries(type_spec: tff.Type) -> int:
+  """Returns how many numbers a value has, likewise."""
+  if isinstance(type_spec, tff.TensorType):
+    return int(np.prod(type_spec.shape, dtype=np.int64))
+  return sum(num_entries(part) for part in type_spec)
 
 
 def field_of_message(message: Message) -> UplinkField:

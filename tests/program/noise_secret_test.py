@@ -1,0 +1,82 @@
+"""Tests of what a run's noise is keyed by."""
+
+import os
+from unittest import mock
+
+import numpy as np
+from absl.testing import absltest
+
+from tff_noise import types
+from tff_noise.program import code_version
+from tff_noise.program import flags
+from tff_noise.program import noise_secret
+from tff_noise.program import run_directory
+
+
+def _config(*arguments):
+  return flags.config_from(flags.parse(['train', '--client_dp_noise=1', *arguments]))
+
+
+def _federation(label=0):
+  client = types.ClientExamples(
+      np.zeros((2, 3), np.float32), np.array([label, 1], np.int32), np.arange(2)
+  )
+  return types.Federation((client,), 2, 3)
+
+
+class NoiseSecretTest(absltest.TestCase):
+
+  def test_any_flag_that_determines_the_result_gives_other_noise(self):
+    keys = {
+        noise_secret.of_run(_config(*given), _federation())
+        for given in (
+            (), ('--client_dp_noise=4',), ('--client_dp_clip=2',), ('--clients_per_round=9',),
+            ('--aggregation=secure_sum',), ('--learning_rate=0.06',), ('--method=fedavg',),
+            ('--seed=1',), ('--rounds=101',), ('--client_dp_mechanism=discrete_gaussian',),
+        )
+    }
+    self.assertLen(keys, 10)
+
+  def test_data_and_code_give_other_noise(self):
+    first = noise_secret.of_run(_config(), _federation())
+    self.assertNotEqual(noise_secret.of_run(_config(), _federation(label=1)), first)
+    # A run that was killed, and is continued with other code of its clients.
+    with mock.patch.object(code_version, 'digest', return_value='0123456789ab'):
+      self.assertNotEqual(noise_secret.of_run(_config(), _federation()), first)
+    weights = self.create_tempfile(content='a')
+    config = _config(f'--weights={weights.full_path}')
+    before = noise_secret.of_run(config, _federation())
+    weights.write_text('b')
+    self.assertNotEqual(noise_secret.of_run(config, _federation()), before)
+
+  def test_the_same_run_draws_the_same_again_however_it_is_executed(self):
+    first = noise_secret.of_run(_config(), _federation())
+    self.assertLen(first, 32)
+    for given in ((), ('--runtime=accelerator',), ('--checkpoint_every=2',)):
+      self.assertEqual(noise_secret.of_run(_config(*given), _federation()), first)
+
+  def test_of_the_system_it_is_another_for_each_run(self):
+    config = _config('--noise_source=system')
+    keys = [noise_secret.of_run(config, _federation()) for _ in range(2)]
+    self.assertNotEqual(*keys)
+    given = noise_secret.system_key()
+    keys = [noise_secret.of_run(config, _federation(), given) for _ in range(2)]
+    self.assertEqual(*keys)
+    self.assertNotEqual(noise_secret.of_run(_config(), _federation()), keys[0])
+
+  def test_the_key_is_its_owners_alone(self):
+    path = os.path.join(self.create_tempdir().full_path, 'noise.key')
+    key = noise_secret.system_key()
+    run_directory.write_secret(path, key)
+    self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
+    self.assertEqual(run_directory.read_secret(path), key)
+    for content in ('', 'ab', 'no digits'):
+      damaged = self.create_tempfile(content=content).full_path
+      with self.assertRaisesRegex(types.UsageError, 'cannot be read|no key of 32 bytes'):
+        run_directory.read_secret(damaged)
+    with self.assertRaisesRegex(types.UsageError, 'cannot be read'):
+      run_directory.read_secret(path + '.lost')
+
+
+if __name__ == '__main__':
+  absltest.main()

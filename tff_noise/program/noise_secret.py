@@ -1,0 +1,81 @@
+"""The secret that a run's noise on updates is drawn from."""
+
+import hashlib
+import os
+
+import numpy as np
+
+from tff_noise import rng
+from tff_noise import types
+from tff_noise.privacy import noise_key
+from tff_noise.program import code_version
+from tff_noise.program import run_config
+from tff_noise.program import run_directory
+
+
+# Of a run with `--noise_source=system`, readable by its owner alone.
+_KEY = 'noise.key'
+
+
+def system_key(config: run_config.RunConfig, run: run_directory.RunDirectory) -> bytes | None:
+  """Returns the key of a run that draws its noise from the system's, and None of one that does not.
+
+  A new run gets a new one; one that is there has its own, so that a round that is repeated releases
+  the same.
+
+  Raises:
+    types.UsageError: If the key of a run is missing or damaged.
+  """
+  if config.noise_source != 'system' or not config.client_dp_noise:
+    return None
+  return run_directory.read_secret(run.file(_KEY)) if run.exists else os.urandom(32)
+
+
+def write(folder: str, key: bytes | None) -> None:
+  """Writes the key of a run that has one."""
+  if key is not None:
+    run_directory.write_secret(os.path.join(folder, _KEY), key)
+
+
+def of_run(
+    config: run_config.RunConfig, federation: types.Federation, system: bytes | None = None
+) -> bytes:
+  """Returns 32 bytes that no run has whose releases may differ from this one's.
+
+  They are a function of every flag that determines the result, of the code, of what the clients
+  hold and of the files that flags name. Two runs that differ in any of these draw unrelated noise,
+  so that what they release cannot be subtracted; a run that is continued draws the same again.
+
+  Args:
+    config: The flags.
+    federation: What the clients hold.
+    system: Of `system_key`, with `--noise_source=system`; drawn here if not given. Unused with
+      `--noise_source=seed`.
+  """
+  if config.noise_source == 'system':
+    secret = system or os.urandom(32)
+  else:
+    secret = rng.key(config.seed, 'client-level noise')
+  files = {name: _file_digest(getattr(config, name)) for name in ('weights', 'arrivals')}
+  return noise_key.derive(
+      secret, config.identity(), code_version.digest(), _data_digest(federation), files
+  )
+
+
+def _data_digest(federation):
+  digest = hashlib.sha256()
+  for client in federation.clients:
+    for values in client:
+      values = np.asarray(values)
+      digest.update(f'{values.dtype.str}{values.shape}'.encode())
+      content = repr(values.tolist()).encode() if values.dtype.hasobject else values.tobytes()
+      digest.update(content)
+  return digest.hexdigest()
+
+
+def _file_digest(path):
+  """'' where a flag names no file."""
+  if path is None or not os.path.isfile(path):
+    return ''
+  with open(path, 'rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
