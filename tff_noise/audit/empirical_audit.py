@@ -735,7 +735,7 @@ def _of_record(report, mechanism, trials, alpha, level, declared_memoised, seed)
   findings = (
       keep_rate(counts, mechanism, alpha * KEEP_RATE_SHARE),
       goodness_of_fit(counts, mechanism.transition_matrix(), level),
-      scan_lib.scan(answers, mechanism, trials, level, _draw(seed, 'scan')),
+      scan_lib.scan(answers, counts, mechanism, trials, level, _draw(seed, 'scan')),
       memoisation(
           report, mechanism, trials, level, declared_memoised, seed=seed, answers=answers
       ),

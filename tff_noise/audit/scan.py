@@ -16,9 +16,11 @@ from tff_noise.audit import queries
 from tff_noise.privacy import mechanism as mechanism_lib
 
 # Reports that are sorted by every feature, and by remainders of ids, for each of `trials`.
-_REPORTS, _REMAINDER_REPORTS = 60, 15
+_REPORTS, _REMAINDER_REPORTS = 15, 10
+# Small calls among them, for each of `trials`, and what is small.
+_SMALL_CALLS, _SMALL = 0.5, 3
 # Halvings of an order; remainders of ids up to this, and larger ones; random parities.
-_HALVINGS, _MODULI, _LARGE_MODULI, _PARITIES = 8, 1025, (1234, 2000, 2048, 4096, 5000, 10_000), 64
+_HALVINGS, _MODULI, _LARGE_MODULI, _PARITIES = 8, 1025, (1234, 2000, 2048, 4096, 5000, 10_000), 16
 # Cells that are sorted by label too, classes whose shifts are told apart.
 _CROSSED, _SHIFTS = 64, 32
 
@@ -70,7 +72,7 @@ class Worst(NamedTuple):
 
 
 class _Table(NamedTuple):
-  """Reports and what they were asked with, int64 `[n]` each but for `shifts`."""
+  """Reports and what they were asked with, `[n]` each: int64 `ids`, int32 all others."""
 
   labels: np.ndarray
   shifts: np.ndarray
@@ -90,26 +92,31 @@ class _Table(NamedTuple):
     return _Table(*(column[chosen] for column in self))
 
 
-def _table(draw, answers, num_classes, reports):
-  """Returns the table of a part of the reports, some of every call."""
+def _table(draw, answers, num_classes, trials):
+  """Returns the table of a part of the reports: some of every large call, some small calls."""
   sizes = np.array([len(a.ids) for a in answers])
-  share = min(1.0, reports / sizes.sum())
+  small, large = np.flatnonzero(sizes <= _SMALL), np.flatnonzero(sizes > _SMALL)
+  small = draw.permutation(small)[: int(np.ceil(_SMALL_CALLS * trials))]
+  share = min(1.0, _REPORTS * trials / max(1, sizes[large].sum()))
   columns = []
-  for call, answer in enumerate(answers):
-    size = sizes[call]
-    count = min(size, max(1, int(np.ceil(size * share))))
-    # Small calls are whole.
-    at = np.arange(size) if size <= 64 or count == size else draw.integers(size, size=count)
-    at = np.unique(at) if len(at) > 64 else at
+  for call in np.sort(np.append(small, large)).tolist():
+    answer, size = answers[call], sizes[call]
+    at = np.arange(size)
+    # Those at both ends too: positions are odd there, if anywhere.
+    if size > 64 and share < 1:
+      some = draw.integers(size, size=int(np.ceil(size * share)))
+      at = np.unique(np.concatenate([at[:4], some, at[-4:]]))
     labels = answer.labels
     columns.append((
-        labels[at], (answer.reports[at].astype(np.int64) - labels[at]) % num_classes,
+        labels[at], (answer.reports[at].astype(np.int32) - labels[at]) % num_classes,
         answer.ids[at], np.full(len(at), answer.client), np.full(len(at), call), at,
         np.full(len(at), size), labels[at - 1], labels[(at + 1) % size],
         np.full(len(at), labels[0]),
     ))
-  joined = [np.concatenate(column).astype(np.int64) for column in zip(*columns, strict=True)]
-  return _Table(*joined)
+  joined = [np.concatenate(column) for column in zip(*columns, strict=True)]
+  # Ids alone need 64 bits.
+  table = _Table(*(column.astype(np.int32) for column in joined))
+  return table._replace(ids=joined[_Table._fields.index('ids')].astype(np.int64))
 
 
 def _ordered(name, values) -> Iterator[Feature]:
@@ -156,7 +163,7 @@ def _features(draw, table: _Table) -> Iterator[Feature]:
     for bit in range(bits):
       yield Feature(f'{name} with bit {bit} {{}}', values >> bit & 1)
     for _ in range(_PARITIES):
-      mask = int(draw.integers(1, 2**bits, dtype=np.uint64))
+      mask = int(draw.integers(1, 2**bits))
       yield Feature(f'{name} with parity {{}} under {mask:#x}', _parity(values & mask))
   for modulus in range(2, 130):
     yield Feature(f'clients {{}} mod {modulus}', table.clients % modulus)
@@ -169,8 +176,10 @@ def _features(draw, table: _Table) -> Iterator[Feature]:
 
 
 def _parity(values):
+  # To the lowest bit, from however many there are.
   for shift in (32, 16, 8, 4, 2, 1):
-    values = values ^ values >> shift
+    if shift < 8 * values.itemsize:
+      values = values ^ values >> shift
   return values & 1
 
 
@@ -219,10 +228,10 @@ def _worst_of(features, shifts, probabilities) -> Worst:
       row, shift = np.unravel_index(log_p.argmin(), log_p.shape)
       count, total = int(counts[row, shift]), int(totals[row, 0])
       what = 'kept their label' if shift == 0 else (
-          'changed it' if kept_only else f'are {shift} past their label, modulo {num_classes},'
+          'changed it' if kept_only else f'are {shift} past their label, modulo {num_classes}'
       )
       detail = (
-          f'{feature.of(int(cells[row]))}: {count} of {total} reports {what}, declared '
+          f'{feature.of(int(cells[row]))}: {count} of {total} reports {what}; declared '
           f'{probabilities[shift]:.4g}'
       )
       worst = float(log_p.min()), detail, count / total, float(probabilities[shift])
@@ -230,9 +239,32 @@ def _worst_of(features, shifts, probabilities) -> Worst:
   return Worst(log_p, tests, detail, rate, expected, largest)
 
 
+def _pooled(counts: np.ndarray, probabilities: np.ndarray) -> Worst:
+  """Returns the worst of shifts and of reports other than the label, over all reports."""
+  num_classes, other = len(counts), probabilities[1]
+  rows, total = np.arange(num_classes), int(counts.sum())
+  tests = []
+  for shift in range(1, num_classes):
+    kind = f'{shift} past their label, modulo {num_classes}'
+    tests.append((kind, int(counts[rows, (rows + shift) % num_classes].sum()), total))
+  for k in range(num_classes):
+    others = np.delete(counts, k, axis=0)
+    tests.append((f'{k} where the label is another', int(others[:, k].sum()), int(others.sum())))
+  names, agreed, totals = zip(*[test for test in tests if test[2]], strict=True)
+  log_p = black_box.log_two_sided_bound(agreed, totals, other)
+  worst = int(log_p.argmin())
+  detail = (
+      f'all: {agreed[worst]} of {totals[worst]} reports are {names[worst]}; declared {other:.4g}'
+  )
+  return Worst(
+      float(log_p[worst]), len(names), detail, agreed[worst] / totals[worst], float(other), total
+  )
+
+
 @black_box.finding('scan')
 def scan(
     answers: Sequence[queries.Answer],
+    counts: np.ndarray,
     mechanism: mechanism_lib.RandomizedResponse,
     trials: int,
     alpha: float,
@@ -241,12 +273,15 @@ def scan(
   """Tests that reports are as declared in every cell of many features of the questions.
 
   Features are clients, ids, calls, positions and sizes by order, magnitude, bits, random parities
-  and remainders, the labels in the same call, and pairs of the coarse ones.
+  and remainders, the labels in the same call, and pairs of the coarse ones. Over all reports those
+  of one class and those at one distance from the label are counted.
 
   Args:
     answers: What was asked and answered; no client twice about an example.
+    counts: int `[K, K]`, all reports (columns) of each label (rows).
     mechanism: What is declared.
-    trials: The budget: 60 times as many reports are sorted, of them a quarter by remainders of ids.
+    trials: The budget: about 15 times as many reports are sorted, 10 times as many by remainders
+      of ids.
     alpha: Probability of failing the declared mechanism, at most.
     draw: The auditor's randomness.
 
@@ -261,7 +296,7 @@ def scan(
   if not answers:
     return black_box.nothing('no reports')
   num_classes = mechanism.num_classes
-  table = _table(draw, answers, num_classes, _REPORTS * trials)
+  table = _table(draw, answers, num_classes, trials)
   fewer = table.sample(draw, _REMAINDER_REPORTS * trials)
   probabilities = np.full(num_classes, mechanism.other_probability)
   probabilities[0] = mechanism.keep_probability
@@ -272,6 +307,7 @@ def scan(
       (_remainders(fewer), fewer.shifts),
   )
   found = [_worst_of(features, shifts, probabilities) for features, shifts in groups]
+  found.append(_pooled(counts, probabilities))
   # The level is split evenly over the groups, and in each over its tests.
   logs = [np.log(len(found) * w.tests) + w.log_p for w in found]
   worst = found[int(np.argmin(logs))]

@@ -6,7 +6,7 @@ many clients and places.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,8 @@ _CLIENTS = 40
 _BLOCKS, _BLOCK_SIZE = 4, 1.6
 # Streams of this many examples, that many for each of `trials`; places to start from.
 _STREAM, _STREAMS_PER_TRIAL = 512, 0.03
+# Rulers, each a dense stream, its examples for each of `trials`, and short streams behind it.
+_RULERS, _DENSE, _TEETH = 6, 0.8, 64
 
 
 class Look(NamedTuple):
@@ -133,13 +135,21 @@ def distances(
   return look._replace(sees=float(np.log(len(names)) + nearest))
 
 
-def _stream_places(drawn: queries.Examples, count: int) -> Iterator[tuple[int, int]]:
-  """Yields places of streams: related ones, of one client and of two, at round distances."""
+class _Stream(NamedTuple):
+  """Examples next to each other: `size` of a client's, from an id."""
+
+  client: int
+  first: int
+  size: int
+
+
+def _related(drawn: queries.Examples, count: int) -> Iterator[_Stream]:
+  """Yields streams in related places, of one client and of two, at round distances."""
   draw = drawn.draw
   made = 0
   while made < count:
     client, base = drawn.place(_STREAM)
-    yield client, base
+    yield _Stream(client, base, _STREAM)
     made += 1
     for _ in range(15):
       by = 1 << int(draw.integers(62)) if draw.random() < 0.5 else 10 ** int(draw.integers(18))
@@ -150,8 +160,16 @@ def _stream_places(drawn: queries.Examples, count: int) -> Iterator[tuple[int, i
           (client + 1, base + by), (base % 2**queries.CLIENT_BITS, client),
       ][int(draw.integers(5))]
       if other[0] < 2**queries.CLIENT_BITS and drawn.take(*other, _STREAM):
-        yield other
+        yield _Stream(*other, _STREAM)
         made += 1
+
+
+def _ruler(drawn: queries.Examples, dense: int) -> Iterator[_Stream]:
+  """Yields a dense stream and short ones behind it: every distance up to `_TEETH * dense`."""
+  client, base = drawn.place((_TEETH + 1) * dense + _STREAM)
+  yield _Stream(client, base, dense)
+  for tooth in range(1, _TEETH + 1):
+    yield _Stream(client, base + tooth * dense, min(dense, _STREAM))
 
 
 def repeats(
@@ -163,55 +181,57 @@ def repeats(
 ) -> Look:
   """Looks for a run of reports that occurs twice in streams of one label.
 
-  Of two runs of length w, at most one is not yet seen at every step, so they are equal with
+  Of two runs of length w, at least one report is not yet seen at every step, so they are equal with
   probability max(a, b)^w at most, and any of m runs with that times m^2 / 2: w is chosen for this
-  to be alpha.
+  to be alpha at most.
   """
   num_classes = mechanism.num_classes
-  count = max(2, int(_STREAMS_PER_TRIAL * trials))
   drawn = queries.Examples(draw)
-  places = list(_stream_places(drawn, count))
-  labels = np.full(_STREAM, draw.integers(num_classes), np.int32)
+  places = list(_related(drawn, max(2, int(_STREAMS_PER_TRIAL * trials))))
+  for _ in range(_RULERS):
+    places += _ruler(drawn, max(1, int(_DENSE * trials)))
+  label = draw.integers(num_classes)
   likeliest = max(mechanism.keep_probability, mechanism.other_probability)
-  runs = 2 * np.log(len(places) * _STREAM) - np.log(2)
-  # Rounded up, with one to spare for the rounding of floats.
+  runs = 2 * np.log(sum(place.size for place in places)) - np.log(2)
+  # With one to spare for the rounding of floats.
   width = int(np.ceil((np.log(alpha) - runs) / np.log(likeliest))) + 1 if likeliest < 1 else _STREAM
-  nothing = Look(0.0, 'no run of reports occurs twice', 0.0, 0.0, 0.0)
-  if width > _STREAM:
+  expected = agreement(mechanism)
+  nothing = Look(0.0, 'no run of reports occurs twice', expected, expected, 0.0)
+  if width >= _STREAM:
     return nothing
-  streams = np.stack([
-      black_box.ask(report, num_classes, labels, base + np.arange(_STREAM), client)
-      for client, base in places
-  ])
+  streams = []
+  for place in places:
+    ids = place.first + np.arange(place.size)
+    labels = np.full(place.size, label, np.int32)
+    streams.append(black_box.ask(report, num_classes, labels, ids, place.client))
   same = _equal_runs(streams, width)
-  seen = nothing._replace(sees=-np.inf, expected=0.0)
   if same is None:
-    return seen
-  (s, i), (t, j) = same
+    return nothing._replace(sees=-np.inf)
+  (one, i), (other, j) = same
   detail = (
-      f'{width} reports of client {places[s][0]} from id {places[s][1] + i} are those of client '
-      f'{places[t][0]} from id {places[t][1] + j}'
+      f'{width} reports of client {places[one].client} from id {places[one].first + i} are those '
+      f'of client {places[other].client} from id {places[other].first + j}: they'
+      f' agree in {width} of {width}'
   )
-  return Look(float(np.log(alpha)), detail, 1.0, agreement(mechanism), -np.inf)
+  return Look(float(np.log(alpha)), detail, 1.0, expected, -np.inf)
 
 
-def _equal_runs(streams: np.ndarray, width: int):
+def _equal_runs(streams: Sequence[np.ndarray], width: int):
   """Returns two places, (stream, offset), of equal runs of `width` reports, or None."""
-  count, length = streams.shape
-  starts = length - width + 1
-  # A polynomial modulo 2**64; equal hashes are looked up.
-  hashes = np.zeros((count, starts), np.uint64)
+  sizes = np.array([len(stream) for stream in streams])
+  reports = np.concatenate(streams).astype(np.uint64)
+  owner = np.repeat(np.arange(len(sizes)), sizes)
+  offsets = np.arange(len(reports)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+  starts = np.flatnonzero(offsets + width <= sizes[owner])
+  # Runs of one hash are looked up.
+  hashes = np.zeros(len(starts), np.uint64)
   with np.errstate(over='ignore'):
-    for offset in range(width):
-      part = streams[:, offset : offset + starts].astype(np.uint64) + np.uint64(1)
-      hashes = (hashes + part) * np.uint64(0x9E3779B97F4A7C15)
+    for step in range(width):
+      hashes = (hashes + reports[starts + step] + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
       hashes ^= hashes >> np.uint64(29)
-  flat = hashes.ravel()
-  order = np.argsort(flat, kind='stable')
-  for at in np.flatnonzero(flat[order][1:] == flat[order][:-1])[:1000]:
-    one, other = (divmod(int(order[k]), starts) for k in (at, at + 1))
-    if all(
-        streams[one[0], one[1] + k] == streams[other[0], other[1] + k] for k in range(width)
-    ):
-      return one, other
+  order = np.argsort(hashes, kind='stable')
+  for at in np.flatnonzero(hashes[order][1:] == hashes[order][:-1])[:1000]:
+    one, other = starts[order[at]], starts[order[at + 1]]
+    if np.array_equal(reports[one : one + width], reports[other : other + width]):
+      return tuple((int(owner[run]), int(offsets[run])) for run in (one, other))
   return None
