@@ -21,13 +21,14 @@ flags.DEFINE_string('label_epsilon', '0.81', 'The claim.', flag_values=_FLAGS)
 flags.DEFINE_integer('num_classes', 10, 'K.', flag_values=_FLAGS)
 flags.DEFINE_integer('trials', 20_000, 'Reports.', flag_values=_FLAGS)
 flags.DEFINE_float('alpha', 1e-6, 'Probability of a false alarm.', flag_values=_FLAGS)
+flags.DEFINE_integer('audit_seed', None, "The auditor's.", flag_values=_FLAGS)
 flags.DEFINE_boolean('help', False, 'Help.', flag_values=_FLAGS)
 
 # What is audited, and which of the flags of others have a meaning for it.
 _TAKES = {
     'run_dir': {'delta'},
     'method': {'delta', 'label_epsilon'},
-    'mechanism': {'label_epsilon', 'num_classes', 'trials', 'alpha'},
+    'mechanism': {'label_epsilon', 'num_classes', 'trials', 'alpha', 'audit_seed'},
 }
 
 _HELP = """\
@@ -44,9 +45,11 @@ was no evidence for something.
       A method: what its compiled computations send, against what it declares, without running it.
 
   bazel run //bin:audit -- --mechanism [--label_epsilon=0.81] [--num_classes=10]
-      [--trials=20000] [--alpha=1e-6]
+      [--trials=20000] [--alpha=1e-6] [--audit_seed=N]
       The label mechanism: it is asked often, and what it answers is held against its claim.
-      alpha is the probability of any false alarm.
+      alpha is the probability of any false alarm. trials is the budget: 600 times as many
+      reports are asked for. The auditor's seed decides whom it asks about which examples; it
+      comes from the system's randomness unless given, and is printed.
 
   --delta [1e-05]
       At which a run or method is accounted for, in (0, 1); well below one over the number of
@@ -172,9 +175,13 @@ def _audit_mechanism(values):
   flips = mechanism.randomized_response(values.label_epsilon, values.num_classes)
   print('Loading TensorFlow Federated...', file=sys.stderr)
   with loading.large_modules():
+    from tff_noise.audit import empirical_audit
     from tff_noise.audit import labels
 
-  return labels.audit(flips, values.trials, values.alpha)
+  seed = values.audit_seed
+  if seed is None:
+    seed = empirical_audit.new_seed()
+  return labels.audit(flips, values.trials, values.alpha, seed)
 
 
 if __name__ == '__main__':

@@ -8,88 +8,50 @@ false-alarm rate, but for chi-square, whose distribution is a limit.
 * Lower bounds of epsilon: the two-world game with Clopper-Pearson intervals (as Jagielski et al.
   2020), and one run with many random labels (Steinke, Nasr, Jagielski 2023). A bound above the
   claim refutes the claim. They see too little noise, never too much.
-* Agreement with what is declared: the transition matrix, flips beyond the classes a client holds,
-  independence between clients and examples, and whether asking again gives the same report.
+* Agreement with what is declared: the rate at which labels are kept over all reports, the
+  transition matrix, flips beyond the classes a client holds, the reports of any part of the
+  questions (`scan`), independence between clients and examples (`shared_draws`), and whether asking
+  again gives the same report.
 
-Events, pairs and sample sizes are fixed beforehand, and the significance level is split over all of
-them; choosing the best event afterwards would be no bound.
+Whom it asks about what comes from the auditor's seed (`queries`): a mechanism cannot know which
+clients, ids and calls are looked at. Events, pairs, cells and sample sizes are fixed by that seed,
+and the significance level is split over all of them; choosing the best event afterwards would be no
+bound. What is noticed with what probability is in `power`.
 
 **No test certifies.** `PASSED` means that no violation was found. A mechanism that is bad with a
-probability of 1e-6, for one client in a thousand or in a pattern not listed here passes. Above all
-it is assumed that an example is asked with one label: reports of one example under two labels share
-their randomness in `mechanism.flip` and together reveal more than epsilon.
+probability of 1e-6, for one client in a million or in a pattern that looks like chance passes.
+Above all it is assumed that an example is asked with one label: reports of one example under two
+labels share their randomness in `mechanism.flip` and together reveal more than epsilon.
 """
 
 import decimal
-import enum
-import functools
 import math
+import secrets
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from tff_noise import rng
+from tff_noise.audit import black_box
+from tff_noise.audit import queries
+from tff_noise.audit import scan as scan_lib
+from tff_noise.audit import shared_draws
 from tff_noise.privacy import mechanism as mechanism_lib
 
-# What is audited: `report(labels int32 [n], example_ids int64 [n], client) -> int32 [n]`, labels
-# and reports in [0, K), ids distinct. It may draw anew each time or remember.
-Mechanism = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
+Mechanism = black_box.Mechanism
+Verdict = black_box.Verdict
+Finding = black_box.Finding
+agreement = shared_draws.agreement
 
 # Samples of one test come from several clients, so that the draws of one do not decide it.
-_CLIENTS = 4
-# Pairs of clients and distances between examples whose reports are compared: neighbours, batches.
-_CLIENT_PAIRS = ((0, 1), (0, 2), (1, 1000))
-_LAGS = (1, 32, 500)
+_CLIENTS = 16
 # The tail of chi-square is a good approximation only far from the discreteness of the counts.
 _CHI_SQUARE_EXPECTED = 1000
-# Reports that `audit` asks for to fill the rows of a transition matrix: a second.
-_TRANSITION_REPORTS = 2_000_000
-
-
-class Verdict(enum.Enum):
-  """What a test says.
-
-  PASSED: no violation was found, although a mechanism without noise (or, for independence and
-    memoisation, one that repeats or changes its draws) would have been noticed. Not a proof.
-  FAILED: a violation was found, or the mechanism did not answer.
-  NO_EVIDENCE: there were no or too few samples to notice anything. Not a pass.
-  """
-
-  PASSED = 'passed'
-  FAILED = 'failed'
-  NO_EVIDENCE = 'no evidence'
-
-
-class Finding(NamedTuple):
-  """The result of one test.
-
-  Attributes:
-    name: The test.
-    verdict: What it says.
-    detail: What was seen, in one line.
-    value: The number found; NaN without samples, or if the mechanism did not answer.
-    claim: What `value` was held against, NaN where `value` is; the tests say what both are.
-  """
-
-  name: str
-  verdict: Verdict
-  detail: str
-  value: float
-  claim: float
-
-
-class _NoAnswer(Exception):
-  """The mechanism raised, or returned what cannot be reports."""
-
-
-def _check(alpha: float, **counts: int) -> None:
-  if not 0 < alpha < 1:
-    raise ValueError(f'alpha must be between 0 and 1, got {alpha!r}')
-  for name, count in counts.items():
-    if not isinstance(count, (int, np.integer)) or count < 0:
-      raise ValueError(f'{name} must be a whole number of at least 0, got {count!r}')
+# Examples that are asked about again, of each size of calls, for each of `trials`.
+_AGAIN = 60
+# Of the level of an audit: the share of `keep_rate`, which has the most to find.
+KEEP_RATE_SHARE = 0.25
 
 
 def _check_claim(num_classes: int, claim: float) -> None:
@@ -103,65 +65,20 @@ def _check_classes(num_classes: int) -> None:
     raise ValueError(f'num_classes must be a whole number of at least 2, got {num_classes!r}')
 
 
-def _finding(name: str):
-  """Decorates a test: `FAILED` if the mechanism does not answer, under the test's name."""
-
-  def decorate(test):
-    @functools.wraps(test)
-    def guarded(*args, **kwargs) -> Finding:
-      try:
-        return Finding(name, *test(*args, **kwargs))
-      except _NoAnswer as e:
-        return Finding(name, Verdict.FAILED, str(e), math.nan, math.nan)
-
-    return guarded
-
-  return decorate
-
-
-def _nothing(detail: str) -> tuple[Verdict, str, float, float]:
-  return Verdict.NO_EVIDENCE, detail, math.nan, math.nan
-
-
-def _ask(
-    report: Mechanism, num_classes: int, labels: np.ndarray, ids: np.ndarray, client: int
-) -> np.ndarray:
-  """Returns the reports of one client, int64 `[n]` in `[0, num_classes)`; raises `_NoAnswer`."""
-  try:
-    # Copies: a mechanism that flips in place must not change what the next question asks.
-    reports = np.asarray(report(labels.astype(np.int32), ids.astype(np.int64), client))
-  except Exception as e:
-    raise _NoAnswer(f'the mechanism raised {type(e).__name__}: {e}') from e
-  if reports.shape != labels.shape or not np.issubdtype(reports.dtype, np.integer):
-    raise _NoAnswer(
-        f'expected {len(labels)} whole reports, found {reports.dtype} of shape {reports.shape}'
-    )
-  if len(reports) and (reports.min() < 0 or reports.max() >= num_classes):
-    raise _NoAnswer(
-        f'reports must be in 0 to {num_classes - 1}, found {reports.min()} to {reports.max()}'
-    )
-  return reports.astype(np.int64)
+def _draw(seed: int, test: str) -> np.random.Generator:
+  return rng.generator(seed, f'empirical audit: {test}')
 
 
 def _ask_clients(
-    report: Mechanism, num_classes: int, labels: np.ndarray, first_id: int = 0
+    report: Mechanism, num_classes: int, labels: np.ndarray, examples: queries.Examples
 ) -> np.ndarray:
   """Returns the reports of `labels`, which are split over clients and have ids of their own."""
-  parts = np.array_split(np.arange(len(labels)), _CLIENTS)
-  return np.concatenate(
-      [
-          _ask(report, num_classes, labels[part], part + first_id, client)
-          for client, part in enumerate(parts)
-          if len(part)
-      ]
-  )
-
-
-def _two_sided(successes, trials, probability):
-  """Returns the p-value of the exact binomial test, twice the smaller tail; broadcasts."""
-  lower = stats.binom.cdf(successes, trials, probability)
-  upper = stats.binom.sf(np.asarray(successes) - 1, trials, probability)
-  return np.minimum(1, 2 * np.minimum(lower, upper))
+  reports = []
+  for part in np.array_split(labels, _CLIENTS):
+    if len(part):
+      client, ids = examples.ids(len(part))
+      reports.append(black_box.ask(report, num_classes, part, ids, client))
+  return np.concatenate(reports)
 
 
 def epsilon_lower_bound(
@@ -192,7 +109,7 @@ def epsilon_lower_bound(
   Raises:
     ValueError: If a count is above its trials or negative, or alpha or delta is out of range.
   """
-  _check(
+  black_box.check(
       alpha,
       true_positives=true_positives,
       trials1=trials1,
@@ -254,7 +171,7 @@ def one_run_lower_bound(
       or alpha or delta is out of range.
   """
   examples = guesses if examples is None else examples
-  _check(alpha, guesses=guesses, correct=correct, examples=examples)
+  black_box.check(alpha, guesses=guesses, correct=correct, examples=examples)
   _check_delta(delta)
   if not correct <= guesses <= examples:
     raise ValueError(
@@ -274,7 +191,7 @@ def one_run_lower_bound(
 
 
 def label_pairs(num_classes: int) -> tuple[tuple[int, int], ...]:
-  """Returns the pairs of labels that `two_worlds` tells apart, at the ends and in the middle."""
+  """Returns pairs of labels that `two_worlds` tells apart, at the ends and in the middle."""
   middle = num_classes // 2
   pairs = {}
   for pair in ((0, 1), (num_classes - 1, 0), (middle, middle - 1)):
@@ -297,7 +214,7 @@ def _events(y: int, z: int, num_classes: int) -> list[tuple[str, Callable]]:
   return events
 
 
-@_finding('two worlds')
+@black_box.finding('two worlds')
 def two_worlds(
     report: Mechanism,
     num_classes: int,
@@ -305,6 +222,7 @@ def two_worlds(
     trials: int,
     alpha: float,
     pairs: Sequence[tuple[int, int]] | None = None,
+    seed: int = 0,
 ) -> Finding:
   """Holds the two-world lower bound of epsilon against the claim.
 
@@ -319,7 +237,8 @@ def two_worlds(
     claim: The claimed epsilon, finite and at least 0.
     trials: Reports per world and pair.
     alpha: Probability of failing a mechanism that keeps the claim, at most.
-    pairs: Pairs (y, y') of different labels; those of `label_pairs` if None.
+    pairs: Pairs (y, y') of different labels; those of `label_pairs` and a random one if None.
+    seed: The auditor's: whom it asks about which examples.
 
   Returns:
     `value` is the largest lower bound of epsilon, `claim` the claimed epsilon. `NO_EVIDENCE` if not
@@ -328,19 +247,21 @@ def two_worlds(
   Raises:
     ValueError: If an argument is out of range.
   """
-  _check(alpha, trials=trials)
+  black_box.check(alpha, trials=trials)
   _check_claim(num_classes, claim)
-  pairs = label_pairs(num_classes) if pairs is None else tuple(pairs)
+  draw = _draw(seed, 'two worlds')
+  if pairs is None:
+    pairs = (*label_pairs(num_classes), tuple(draw.permutation(num_classes)[:2].tolist()))
+  pairs = tuple(pairs)
   if any(y == z or not (0 <= y < num_classes and 0 <= z < num_classes) for y, z in pairs):
     raise ValueError(f'pairs must be of different labels in 0 to {num_classes - 1}, got {pairs}')
   if not pairs or not trials:
-    return _nothing('no trials')
+    return black_box.nothing('no trials')
   level = alpha / sum(2 * len(_events(y, z, num_classes)) for y, z in pairs)
-  bounds = []
+  bounds, examples = [], queries.Examples(draw)
   for y, z in pairs:
     worlds = [
-        _ask_clients(report, num_classes, np.full(trials, label), first_id=index * trials)
-        for index, label in enumerate((y, z))
+        _ask_clients(report, num_classes, np.full(trials, label), examples) for label in (y, z)
     ]
     for name, event in _events(y, z, num_classes):
       here, there = (int(event(reports).sum()) for reports in worlds)
@@ -358,7 +279,7 @@ def two_worlds(
   return Verdict.PASSED, detail, bound, claim
 
 
-@_finding('one run')
+@black_box.finding('one run')
 def one_run(
     report: Mechanism, num_classes: int, claim: float, examples: int, alpha: float, seed: int = 0
 ) -> Finding:
@@ -373,7 +294,7 @@ def one_run(
     claim: The claimed epsilon, finite and at least 0.
     examples: Number of examples.
     alpha: Probability of failing a mechanism that keeps the claim, at most.
-    seed: Of the random labels.
+    seed: The auditor's: random labels, whom it asks about which examples.
 
   Returns:
     `value` is the lower bound of epsilon, `claim` the claimed epsilon. `NO_EVIDENCE` if nothing
@@ -382,15 +303,16 @@ def one_run(
   Raises:
     ValueError: If an argument is out of range.
   """
-  _check(alpha, examples=examples)
+  black_box.check(alpha, examples=examples)
   _check_claim(num_classes, claim)
   if not examples:
-    return _nothing('no examples')
+    return black_box.nothing('no examples')
   first = np.arange(examples) % num_classes
   second = (first + 1) % num_classes
-  bits = rng.generator(seed, 'empirical audit').integers(0, 2, examples)
-  labels = np.where(bits, second, first)
-  reports = _ask(report, num_classes, labels, np.arange(examples), 0)
+  draw = _draw(seed, 'one run')
+  labels = np.where(draw.integers(0, 2, examples), second, first)
+  client, ids = queries.Examples(draw).ids(examples)
+  reports = black_box.ask(report, num_classes, labels, ids, client)
   guesses = int(((reports == first) | (reports == second)).sum())
   correct = int((reports == labels).sum())
   bound = one_run_lower_bound(guesses, correct, alpha)
@@ -438,7 +360,7 @@ def _check_matrix(matrix: np.ndarray) -> np.ndarray:
 
 
 def _goodness_of_fit(counts, matrix, alpha):
-  _check(alpha)
+  black_box.check(alpha)
   matrix, counts = _check_matrix(matrix), np.asarray(counts)
   if (
       counts.shape != matrix.shape
@@ -448,10 +370,10 @@ def _goodness_of_fit(counts, matrix, alpha):
     raise ValueError(f'expected whole counts of shape {matrix.shape}, found {counts}')
   seen = np.flatnonzero(counts.sum(axis=1))
   if not len(seen):
-    return _nothing('no reports')
+    return black_box.nothing('no reports')
   counts, matrix = counts[seen], matrix[seen]
   totals = counts.sum(axis=1, keepdims=True)
-  cells = 2 * counts.size * _two_sided(counts, totals, matrix)
+  cells = 2 * counts.size * black_box.two_sided(counts, totals, matrix)
   row, report = np.unravel_index(cells.argmin(), cells.shape)
   value = min(1.0, float(cells[row, report]))
   detail = (
@@ -484,8 +406,10 @@ def _chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
   return float(stats.chi2.sf(statistic, len(expected) - 1))
 
 
-@_finding('transition')
-def transition(report: Mechanism, matrix: np.ndarray, per_row: int, alpha: float) -> Finding:
+@black_box.finding('transition')
+def transition(
+    report: Mechanism, matrix: np.ndarray, per_row: int, alpha: float, seed: int = 0
+) -> Finding:
   """Holds the reports of every label against the declared matrix: `goodness_of_fit`.
 
   Every client that is asked holds all classes.
@@ -495,6 +419,7 @@ def transition(report: Mechanism, matrix: np.ndarray, per_row: int, alpha: float
     matrix: float `[K, K]`, the declared matrix.
     per_row: Reports of each label; 60 000 see an epsilon of .9 or .7 for .81 and 10 classes.
     alpha: Probability of failing a mechanism with this matrix.
+    seed: The auditor's: whom it asks about which examples.
 
   Returns:
     `value`, `claim` and `NO_EVIDENCE` as of `goodness_of_fit`.
@@ -502,55 +427,86 @@ def transition(report: Mechanism, matrix: np.ndarray, per_row: int, alpha: float
   Raises:
     ValueError: If an argument is out of range.
   """
-  _check(alpha, per_row=per_row)
+  black_box.check(alpha, per_row=per_row)
   num_classes = len(_check_matrix(matrix))
   if not per_row:
-    return _nothing('no reports')
+    return black_box.nothing('no reports')
   labels = np.arange(per_row * num_classes) % num_classes
-  reports = _ask_clients(report, num_classes, labels)
+  reports = _ask_clients(report, num_classes, labels, queries.Examples(_draw(seed, 'transition')))
   counts = np.bincount(labels * num_classes + reports, minlength=num_classes**2)
   return _goodness_of_fit(counts.reshape(num_classes, num_classes), matrix, alpha)
 
 
-def agreement(mechanism: mechanism_lib.RandomizedResponse) -> float:
-  """Returns the probability that two independent reports of one label agree, a^2 + (K - 1) b^2."""
-  a, b = mechanism.keep_probability, mechanism.other_probability
-  return a**2 + (mechanism.num_classes - 1) * b**2
-
-
-def _agreement_verdict(
-    names: Sequence[str], agreed: np.ndarray, pairs: np.ndarray, expected: float, alpha: float
-) -> tuple[Verdict, str, float, float]:
-  """Tests numbers of agreeing pairs, int `[t]`, against independence, split over the t tests."""
-  p_values = len(names) * _two_sided(agreed, pairs, expected)
-  worst = int(p_values.argmin())
-  rate = float(agreed[worst] / pairs[worst])
-  detail = (
-      f'{names[worst]} agree in {agreed[worst]} of {pairs[worst]}, '
-      f'independent ones with probability {expected:.4g}'
+def _counts(answers: Sequence[queries.Answer], num_classes: int) -> np.ndarray:
+  """Returns int64 `[K, K]`, the reports (columns) of each label (rows)."""
+  labels, reports = (
+      np.concatenate([getattr(answer, name) for answer in answers]).astype(np.int64)
+      for name in ('labels', 'reports')
   )
-  if p_values[worst] <= alpha:
-    return Verdict.FAILED, detail, rate, expected
-  if len(names) * _two_sided(pairs, pairs, expected).max() > alpha:
-    return Verdict.NO_EVIDENCE, f'too few pairs to notice equal reports; {detail}', rate, expected
-  return Verdict.PASSED, detail, rate, expected
+  return np.bincount(labels * num_classes + reports, minlength=num_classes**2).reshape(
+      num_classes, num_classes
+  )
 
 
-@_finding('independence')
+@black_box.finding('keep rate')
+def keep_rate(counts: np.ndarray, mechanism: mechanism_lib.RandomizedResponse, alpha: float):
+  """Holds the rate at which labels are kept, over all of them, against the declared one.
+
+  One exact binomial test of the whole diagonal: of all tests of so many reports, the one that sees
+  the smallest error of epsilon; `power` says which.
+
+  Args:
+    counts: int `[K, K]`, reports (columns) of each label (rows).
+    mechanism: What is declared.
+    alpha: Probability of failing the declared mechanism, at most.
+
+  Returns:
+    `value` is the rate, `claim` the declared one. `NO_EVIDENCE` if keeping every label would not
+    have been noticed.
+
+  Raises:
+    ValueError: If alpha is out of range.
+  """
+  black_box.check(alpha)
+  kept, total = int(np.trace(counts)), int(counts.sum())
+  if not total:
+    return black_box.nothing('no reports')
+  claim = mechanism.keep_probability
+  p_value = float(black_box.two_sided(kept, total, claim))
+  detail = (
+      f'{kept} of {total} labels were kept ({kept / total:.6f}), declared {claim:.6f}; '
+      f'p-value {p_value:.3g}'
+  )
+  if p_value <= alpha:
+    return Verdict.FAILED, detail, kept / total, claim
+  if black_box.two_sided(total, total, claim) > alpha:
+    detail = f'too few reports to notice missing noise; {detail}'
+    return Verdict.NO_EVIDENCE, detail, kept / total, claim
+  return Verdict.PASSED, detail, kept / total, claim
+
+
+@black_box.finding('independence')
 def independence(
-    report: Mechanism, mechanism: mechanism_lib.RandomizedResponse, trials: int, alpha: float
+    report: Mechanism,
+    mechanism: mechanism_lib.RandomizedResponse,
+    trials: int,
+    alpha: float,
+    seed: int = 0,
 ) -> Finding:
   """Tests that clients and examples do not share their randomness.
 
-  Clients with the same labels and ids are compared, and examples of one client with the same label,
-  next to each other, 32 and 500 apart. One seed for all clients passes every test of single
-  reports and agrees always. Draws that repeat at other distances are not found.
+  One seed for all clients passes every test of single reports and agrees always. All pairs of many
+  random clients are compared at the same ids; examples at every distance up to .8 * trials in dense
+  blocks, by id and by position; and runs of reports that occur twice are looked for in streams of
+  many clients and places, at round distances and at random ones. Draws that repeat now and then,
+  at distances that no block or stream has, are not found.
 
   Args:
     report: The mechanism.
     mechanism: What it is declared to be.
     trials: Examples of each client.
     alpha: Probability of failing independent reports, at most.
+    seed: The auditor's: whom it asks about which examples.
 
   Returns:
     `value` is the agreement rate least like that of independent reports, `claim` theirs,
@@ -559,54 +515,52 @@ def independence(
   Raises:
     ValueError: If an argument is out of range.
   """
-  _check(alpha, trials=trials)
+  black_box.check(alpha, trials=trials)
   if not trials:
-    return _nothing('no trials')
-  num_classes, ids = mechanism.num_classes, np.arange(trials)
-  names, equal = [], []
-  clients = {
-      client: _ask(report, num_classes, ids % num_classes, ids, client)
-      for client in sorted({c for pair in _CLIENT_PAIRS for c in pair})
-  }
-  for first, second in _CLIENT_PAIRS:
-    names.append(f'reports of clients {first} and {second}')
-    equal.append(clients[first] == clients[second])
-  reports = _ask(report, num_classes, np.zeros(trials, np.int64), ids, _CLIENTS)
-  for lag in _LAGS:
-    # Disjoint pairs: no report is used twice, so the number that agree is binomial.
-    blocks = reports[: trials // (2 * lag) * 2 * lag].reshape(-1, 2, lag)
-    if len(blocks):
-      names.append(f'reports of examples {lag} apart')
-      equal.append((blocks[:, 0] == blocks[:, 1]).ravel())
-  return _agreement_verdict(
-      names,
-      np.array([int(e.sum()) for e in equal]),
-      np.array([len(e) for e in equal]),
-      agreement(mechanism),
-      alpha,
+    return black_box.nothing('no trials')
+  draws = {name: _draw(seed, name) for name in ('clients', 'distances', 'repeats')}
+  level = alpha / len(draws)
+  looks = (
+      shared_draws.clients(report, mechanism, trials, draws['clients']),
+      shared_draws.distances(report, mechanism, trials, draws['distances']),
+      shared_draws.repeats(report, mechanism, trials, level, draws['repeats']),
   )
+  worst = min(looks, key=lambda look: look.log_p)
+  claim = agreement(mechanism)
+  if worst.log_p <= math.log(level):
+    return Verdict.FAILED, worst.detail, worst.rate, claim
+  if max(look.sees for look in looks[:2]) > math.log(level):
+    detail = f'too few pairs to notice equal reports; {worst.detail}'
+    return Verdict.NO_EVIDENCE, detail, worst.rate, claim
+  return Verdict.PASSED, worst.detail, worst.rate, claim
 
 
-@_finding('memoisation')
+@black_box.finding('memoisation')
 def memoisation(
     report: Mechanism,
     mechanism: mechanism_lib.RandomizedResponse,
     trials: int,
     alpha: float,
     declared_memoised: bool,
+    seed: int = 0,
+    answers: Sequence[queries.Answer] | None = None,
 ) -> Finding:
   """Tests that an example asked again gives the same report, or a fresh one, as declared.
 
   Fresh reports that count as one release cost epsilon each time unnoticed; memoised ones that count
-  as fresh keep their error however often they are averaged.
+  as fresh keep their error however often they are averaged. Examples are asked again in another
+  order and other company, more or fewer at a time: a memoised report that depends on any of that
+  is not the same.
 
   Args:
     report: The mechanism.
     mechanism: What it is declared to be.
-    trials: Examples that are asked twice, and, if memoised, every other one of them a third time,
-      in another order.
+    trials: The budget: about 60 times as many examples of large calls are asked again, and as many
+      of small calls.
     alpha: Probability of failing fresh reports that are declared so; memoised ones never fail.
     declared_memoised: Whether reports are declared to be the same each time.
+    seed: The auditor's: whom it asks about which examples.
+    answers: What was answered before; asked for if None.
 
   Returns:
     `value` is the share of reports that agree with the first; `claim` is 1 if declared memoised,
@@ -615,36 +569,45 @@ def memoisation(
   Raises:
     ValueError: If an argument is out of range.
   """
-  _check(alpha, trials=trials)
+  black_box.check(alpha, trials=trials)
   if not trials:
-    return _nothing('no trials')
-  num_classes, ids = mechanism.num_classes, np.arange(trials)
-  ask = functools.partial(_ask, report, num_classes)
-  labels, expected = ids % num_classes, agreement(mechanism)
-  first, again = ask(labels, ids, 0), ask(labels, ids, 0)
+    return black_box.nothing('no trials')
+  draw, num_classes, expected = _draw(seed, 'again'), mechanism.num_classes, agreement(mechanism)
+  if answers is None:
+    answers = queries.record(report, queries.Examples(draw), num_classes, max(1, trials // 100))
+  same, total = queries.again(report, draw, num_classes, answers, _AGAIN * trials)
+  rate, detail = same / total, f'{same} of {total} repeated reports agree'
   if not declared_memoised:
-    counts = np.array([int((first == again).sum())]), np.array([trials])
-    return _agreement_verdict(['reports of an example asked twice'], *counts, expected, alpha)
-  fewer = ids[::-2]
-  same = np.concatenate([first == again, first[fewer] == ask(labels[fewer], fewer, 0)])
-  rate, detail = float(same.mean()), f'{int(same.sum())} of {len(same)} repeated reports agree'
-  if not same.all():
+    detail += f', fresh ones with probability {expected:.4g}'
+    if black_box.two_sided(same, total, expected) <= alpha:
+      return Verdict.FAILED, detail, rate, expected
+    if black_box.two_sided(total, total, expected) > alpha:
+      return Verdict.NO_EVIDENCE, f'too few to notice equal reports; {detail}', rate, expected
+    return Verdict.PASSED, detail, rate, expected
+  if same < total:
     return Verdict.FAILED, detail, rate, 1.0
-  if expected**trials > alpha:
+  if expected**total > alpha:
     return Verdict.NO_EVIDENCE, f'too few to tell from fresh reports; {detail}', rate, 1.0
   return Verdict.PASSED, detail, rate, 1.0
 
 
-def _present(num_classes: int) -> tuple[tuple[int, ...], ...]:
+def _present(num_classes: int, draw: np.random.Generator) -> tuple[tuple[int, ...], ...]:
   """Returns the sets of classes that clients of `support` hold: one, two, half, all but one."""
   every = tuple(range(num_classes))
-  sets = (every[:1], every[-1:], every[:2], every[: num_classes // 2], every[1:])
+  mixed = draw.permutation(num_classes)
+  sets = (every[:1], every[-1:], every[:2], every[: num_classes // 2], every[1:], *(
+      tuple(sorted(mixed[:size].tolist())) for size in (1, 2, num_classes // 2, num_classes - 1)
+  ))
   return tuple(dict.fromkeys(s for s in sets if len(s) < num_classes))
 
 
-@_finding('support')
+@black_box.finding('support')
 def support(
-    report: Mechanism, mechanism: mechanism_lib.RandomizedResponse, trials: int, alpha: float
+    report: Mechanism,
+    mechanism: mechanism_lib.RandomizedResponse,
+    trials: int,
+    alpha: float,
+    seed: int = 0,
 ) -> Finding:
   """Tests that a client reports classes it does not hold as often as declared.
 
@@ -656,6 +619,7 @@ def support(
     mechanism: What it is declared to be.
     trials: Reports for each set of classes.
     alpha: Probability of failing the declared mechanism, at most.
+    seed: The auditor's: which classes, whom it asks about which examples.
 
   Returns:
     `value` is the rate of an absent class least like the declared one, `claim` that one, b.
@@ -664,16 +628,17 @@ def support(
   Raises:
     ValueError: If an argument is out of range.
   """
-  _check(alpha, trials=trials)
+  black_box.check(alpha, trials=trials)
   if not trials:
-    return _nothing('no trials')
+    return black_box.nothing('no trials')
   num_classes, other = mechanism.num_classes, mechanism.other_probability
-  rows = []
-  for present in _present(num_classes):
-    labels = np.resize(present, trials)
-    counts = np.bincount(_ask_clients(report, num_classes, labels), minlength=num_classes)
+  rows, draw = [], _draw(seed, 'support')
+  examples = queries.Examples(draw)
+  for present in _present(num_classes, draw):
+    reports = _ask_clients(report, num_classes, np.resize(present, trials), examples)
+    counts = np.bincount(reports, minlength=num_classes)
     rows += [(len(present), k, int(counts[k])) for k in range(num_classes) if k not in present]
-  p_values = len(rows) * _two_sided(np.array([count for *_, count in rows]), trials, other)
+  p_values = len(rows) * black_box.two_sided(np.array([count for *_, count in rows]), trials, other)
   held, absent, count = rows[int(p_values.argmin())]
   detail = (
       f'clients with {held} of {num_classes} classes reported class {absent}, which they do not '
@@ -684,9 +649,14 @@ def support(
     # Unless it is never reported at all, which `transition` finds.
     leak = '; if only those who hold it report it, epsilon is infinite' if count == 0 else ''
     return Verdict.FAILED, detail + leak, rate, other
-  if len(rows) * _two_sided(0, trials, other) > alpha:
+  if len(rows) * black_box.two_sided(0, trials, other) > alpha:
     return Verdict.NO_EVIDENCE, f'too few reports to miss a class; {detail}', rate, other
   return Verdict.PASSED, detail, rate, other
+
+
+def new_seed() -> int:
+  """Returns a seed for an auditor from the system's randomness, in `[0, 2**63)`."""
+  return secrets.randbits(63)
 
 
 def audit(
@@ -696,48 +666,78 @@ def audit(
     trials: int = 20_000,
     alpha: float = 1e-6,
     declared_memoised: bool = True,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> tuple[Finding, ...]:
   """Runs every test of a mechanism against what it is declared to be.
 
-  The level is split evenly over the tests, and by each test over its comparisons (Bonferroni): a
-  mechanism that is as declared fails any of them with probability alpha at most. That is exact but
-  for the chi-square half of `transition`, and it is the chance of the mechanism's own draws: with
-  one key, the same audit gives the same findings.
+  A quarter of the level goes to `keep_rate`, the rest evenly to the others, each of which splits it
+  over its comparisons (Bonferroni): a mechanism that is as declared fails any of them with
+  probability alpha at most. That is exact or bounded from above but for the chi-square half of
+  `transition`, and it is the chance of the mechanism's own draws: with one key, the same seed gives
+  the same findings.
 
-  The transition matrix gets 3 * trials reports of each label, fewer above 33 classes, where the
-  whole is kept to 2 million: a second of `mechanism.flip`.
+  First 600 * trials reports are asked for, half of them before and half after about 5.8 * trials
+  small calls, of which 5 * trials or more are about one client; `keep_rate`, `transition`, `scan`
+  and `memoisation` look at these. The other tests ask for their own.
 
   Args:
-    report: The mechanism as it runs. It is asked about clients 0 to 4 and 1000 and about ids from 0
-      on: give it a key that no real report uses.
+    report: The mechanism as it runs. It is asked about any clients below 2^31 and any ids below
+      2^63: give it a key that no real report uses.
     mechanism: What it is declared to be, the claimed epsilon and the table.
-    trials: Reports for each world, client, or set of classes; 0 gives `NO_EVIDENCE` throughout.
+    trials: The budget, in reports for each world of `two_worlds`; 0 gives `NO_EVIDENCE` throughout.
     alpha: Probability of any false alarm, in (0, 1).
     declared_memoised: Whether an example asked again is declared to give the same report.
-    seed: Of the random labels of `one_run`.
+    seed: The auditor's: whom it asks about which examples; from the system's randomness if None.
 
   Returns:
-    The findings of `two_worlds`, `one_run`, `transition`, `support`, `independence` and
-    `memoisation`. None of them certifies anything.
+    The findings of `two_worlds`, `one_run`, `keep_rate`, `transition`, `support`, `scan`,
+    `independence` and `memoisation`. None of them certifies anything.
 
   Raises:
     ValueError: If trials or alpha is out of range, or the mechanism's epsilon is not a number.
   """
-  _check(alpha, trials=trials)
-  num_classes, matrix = mechanism.num_classes, mechanism.transition_matrix()
+  black_box.check(alpha, trials=trials)
+  num_classes = mechanism.num_classes
   # As written, not that of the table: a table may be wrong.
   try:
     claim = float(decimal.Decimal(mechanism.epsilon))
   except decimal.InvalidOperation as e:
     raise ValueError(f'expected a decimal epsilon, got {mechanism.epsilon!r}') from e
-  level = alpha / 6
-  per_row = min(3 * trials, _TRANSITION_REPORTS // num_classes)
+  seed = new_seed() if seed is None else seed
+  level = alpha * (1 - KEEP_RATE_SHARE) / 7
+  of_record = _of_record(report, mechanism, trials, alpha, level, declared_memoised, seed)
   return (
-      two_worlds(report, num_classes, claim, trials, level),
+      two_worlds(report, num_classes, claim, trials, level, seed=seed),
       one_run(report, num_classes, claim, trials, level, seed),
-      transition(report, matrix, per_row, level),
-      support(report, mechanism, trials, level),
-      independence(report, mechanism, trials, level),
-      memoisation(report, mechanism, trials, level, declared_memoised),
+      of_record['keep rate'],
+      of_record['transition'],
+      support(report, mechanism, trials, level, seed),
+      of_record['scan'],
+      independence(report, mechanism, trials, level, seed),
+      of_record['memoisation'],
   )
+
+
+def _of_record(report, mechanism, trials, alpha, level, declared_memoised, seed):
+  """Returns the findings about the many reports of `queries.record`, by name."""
+  num_classes = mechanism.num_classes
+  try:
+    answers = queries.record(
+        report, queries.Examples(_draw(seed, 'record')), num_classes, trials
+    )
+  except black_box.NoAnswer as e:
+    names = ('keep rate', 'transition', 'scan', 'memoisation')
+    return {n: Finding(n, Verdict.FAILED, str(e), math.nan, math.nan) for n in names}
+  if answers:
+    counts = _counts(answers, num_classes)
+  else:
+    counts = np.zeros((num_classes, num_classes), np.int64)
+  findings = (
+      keep_rate(counts, mechanism, alpha * KEEP_RATE_SHARE),
+      goodness_of_fit(counts, mechanism.transition_matrix(), level),
+      scan_lib.scan(answers, counts, mechanism, trials, level, _draw(seed, 'scan')),
+      memoisation(
+          report, mechanism, trials, level, declared_memoised, seed=seed, answers=answers
+      ),
+  )
+  return {finding.name: finding for finding in findings}
