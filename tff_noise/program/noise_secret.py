@@ -12,7 +12,6 @@ from tff_noise.program import code_version
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
 
-
 # Of a run with `--noise_source=system`, readable by its owner alone.
 _KEY = 'noise.key'
 
