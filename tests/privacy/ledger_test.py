@@ -280,9 +280,8 @@ class CodeTest(_Case):
     self._record(self._open('abc'), 1)
     self.assertEqual(self._kinds(), [1, 2, 'def', 1, 2, 'abc', 1])
 
-  def test_noise_is_not_used_for_two_values(self):
-    # The attack: the same rounds released by two codes with the same noise, whose difference has
-    # none.
+  def test_no_secret_cohort_answers_twice(self):
+    # The attack: the same rounds released by two codes.
     noisy = _declare(labels=_REPORTS, update=_NOISE, size=protection.Counts())
     first = self._open('abc', noisy)
     self._record(first, 2)

@@ -331,9 +331,9 @@ class Ledger:
       noisy = isinstance(entry, Entry) and any(_is_noisy(self._declared[i]) for i in entry.fields)
       if noisy and entry.round_num >= round_num:
         raise LedgerError(
-            f'other code released round {entry.round_num} after the last checkpoint with noise '
-            'that this code would use again, and the difference of the two has none: begin a new '
-            'run, with another --seed and --run_name'
+            f'other code released round {entry.round_num} after the last checkpoint with noise; '
+            'released again, the same secret cohort would answer twice, for which there is no '
+            'bound: continue with that code, or begin a new run with another --run_name'
         )
     self._advance(len(self._written))
     code, self._new_code = self._new_code, ''
