@@ -88,10 +88,11 @@ class Replayed(NamedTuple):
 class _Clients(clients_lib.SimulatedClients):
   """Clients that send ones, and remember what they were asked for."""
 
-  def __init__(self, *args):
+  def __init__(self, algorithm, *args):
     self._given = {}
     self._decided = False
-    super().__init__(*args)
+    self._fields = algorithm.fields
+    super().__init__(algorithm, *args)
 
   def begin_round(self, round_num, stage):
     super().begin_round(round_num, stage)
@@ -123,6 +124,11 @@ class _Clients(clients_lib.SimulatedClients):
 
   def run(self, computation, state, cohort, **messages):
     self._decided = id(cohort) in self._given
+    if not len(cohort) and not self._decided:
+      # What clients really sent may have led to somebody.
+      positions = tuple(sorted(self._fields.index(f) for f in computation.released))
+      entry = ledger.Entry(self._round_num, self._stage, positions, 0, '')
+      self.exchanges.append(Exchange(entry, False, computation.trains))
     return super().run(computation, state, cohort, **messages)
 
   def _require_new_noise(self, computation, state):
