@@ -327,6 +327,12 @@ class Algorithm(NamedTuple):
     """By name, what clients keep, as it is at first."""
     return {name: first for c in self.computations for name, first in c.declared.own.items()}
 
+  def showing_errors(self) -> Algorithm:
+    """Returns the algorithm whose computations declare that errors show clients' data."""
+    return self._replace(
+        computations=tuple(c._replace(shows_errors=True) for c in self.computations)
+    )
+
   def with_reports(self, reports: protection.LabelReports) -> Algorithm:
     """Returns the algorithm whose clients hold reports in place of labels."""
 

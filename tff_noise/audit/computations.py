@@ -9,6 +9,7 @@ from tff_noise.privacy import ledger
 from tff_noise.report import blocks
 from tff_noise.report import sections
 from tff_noise.uplink import disclosure
+from tff_noise.uplink import operations
 from tff_noise.uplink import uplink
 
 _LIMITS = (
@@ -25,7 +26,7 @@ def check(computation: computation_lib.Computation) -> finding.Finding:
   test = f'{computation.name}: sends what is declared, and nothing else'
   try:
     disclosure.check(computation.next, computation.fields)
-  except disclosure.UndeclaredUplinkError as error:
+  except (disclosure.UndeclaredUplinkError, operations.OperationError) as error:
     return finding.failed(test, str(error))
   edges = disclosure.client_to_server_edges(computation.next)
   return finding.passed(test, f'{len(edges)} values, each as declared')

@@ -38,6 +38,12 @@ from tff_noise.uplink import disclosure
 from tff_noise.uplink import per_client
 from tff_noise.uplink import uplink
 
+# What TensorFlow says of an error may be any of a client's values.
+_SHOWN_ERRORS = uplink.UplinkField(
+    'error messages', 'str', 'none', uplink.Disclosure.PER_CLIENT, None, None,
+    'shown where a computation fails, as --debug_client_errors asks', 0,
+)
+
 _State = tff.learning.templates.LearningAlgorithmState
 
 
@@ -105,6 +111,7 @@ class Computation(NamedTuple):
     trains: Whether clients train on their examples: who takes part counts as a participant of the
       round.
     model: What is trained, where a model is updated.
+    shows_errors: Whether errors of its clients are shown with their values.
   """
 
   name: str
@@ -118,6 +125,7 @@ class Computation(NamedTuple):
   sends_model: bool = True
   trains: bool = False
   model: keras_model.KerasModel | None = None
+  shows_errors: bool = False
 
   @property
   def next(self) -> tff.Computation:
@@ -166,10 +174,11 @@ class Computation(NamedTuple):
 
   @property
   def released(self) -> tuple[uplink.UplinkField, ...]:
-    """Everything that somebody gets to see of a client: the fields, and messages about others."""
+    """Everything that somebody gets to see of a client: the fields, messages about others, errors."""
     return (
         *self.fields,
         *(uplink.field_of_message(m) for m in self.declared.messages if m.from_others),
+        *((_SHOWN_ERRORS,) if self.shows_errors else ()),
     )
 
 

@@ -313,9 +313,10 @@ class SimulatedClients:
     try:
       return self._next[computation.name](*args)
     except client_error.ClientError as error:
-      failed = f'round {self._round_num}: the computation of client {cohort[error.position]} failed'
+      who = 'clients' if error.position is None else f'client {cohort[error.position]}'
+      failed = f'round {self._round_num}: the computation of {who} failed'
       self._failure = types.RunError(f'{failed}: {error.reason}')
-    # What TensorFlow says may hold the client's data: it is for who runs this, not the algorithm.
+    # Even the kind of an error is for who runs this, not for the algorithm.
     raise types.RunError(failed)
 
   def _keep(self, computation, cohort, returned, used):

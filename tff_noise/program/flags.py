@@ -142,6 +142,9 @@ def _define_all():
        'DP-FedAvg: standard deviation of the noise on the sum of updates, in units of '
        '--client_dp_clip; 0 for none. In rounds clients then send nothing but updates.'),
       ('Privacy', real, 'client_dp_clip', 1.0, 'The norm that each update is cut to.'),
+      ('Privacy', boolean, 'debug_client_errors', False,
+       "Show what TensorFlow says where a client's computation fails, which may hold the client's "
+       'data: the run then claims no privacy at all.'),
       ('Runtime', text, 'runtime', 'local',
        "local: TFF's worker, started by this program; remote: workers that bin/worker started; "
        'accelerator: the TensorFlow of this program, which uses a GPU where it sees one.'),

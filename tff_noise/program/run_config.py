@@ -99,6 +99,7 @@ class RunConfig:
   training_labels: str
   client_dp_noise: float
   client_dp_clip: float
+  debug_client_errors: bool
   runtime: str
   workers: tuple[str, ...]
   max_concurrent_clients: int
