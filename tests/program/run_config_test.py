@@ -68,6 +68,7 @@ _VALID = {
     'training_labels': 'local',
     'client_dp_noise': 0.0,
     'client_dp_clip': 1.0,
+    'debug_client_errors': False,
     'runtime': 'local',
     'workers': (),
     'mixed_precision': False,
@@ -172,6 +173,7 @@ _OTHER = {
     'temperature_reading': 'rescale', 'seed': 1, 'aggregation': 'secure_sum', 'update_bound': 2.0,
     'label_epsilon': '0.82', 'label_prior': 'inverse',
     'training_labels': 'private', 'client_dp_noise': 0.5, 'client_dp_clip': 2.0, 'eval_every': 2,
+    'debug_client_errors': True,
     'arrivals': 'arrivals.csv',
     'allow_per_client_disclosure': True, 'mixed_precision': True, 'centralised': True,
 }

@@ -8,7 +8,9 @@ from absl.testing import parameterized
 from tensorflow.python.framework import op_def_registry
 
 from tff_noise import types
+from tff_noise.federated import aggregation
 from tff_noise.models import images
+from tff_noise.privacy import protection
 from tff_noise.uplink import operations
 
 _EXAMPLES = tff.SequenceType(
@@ -21,7 +23,7 @@ _FILES = tff.SequenceType(
 # Of those that the list has, what TensorFlow calls stateful, and why it does no harm: variables of
 # one call; calls, whose bodies are looked at; an assertion, whose text is constant.
 _STATEFUL = frozenset({
-    'Assert', 'AssignAddVariableOp', 'AssignSubVariableOp', 'AssignVariableOp', 'Case',
+    'RandomStandardNormal', 'StatelessRandomGetAlg', 'Assert', 'AssignAddVariableOp', 'AssignSubVariableOp', 'AssignVariableOp', 'Case',
     'DatasetToSingleElement', 'DestroyResourceOp', 'If', 'ReadVariableOp', 'ResourceApplyAdam',
     'ResourceApplyGradientDescent', 'ResourceApplyKerasMomentum', 'ResourceApplyMomentum',
     'ResourceGather', 'ResourceScatterAdd', 'ResourceScatterUpdate', 'StatefulPartitionedCall',
@@ -80,7 +82,7 @@ class OperationsTest(parameterized.TestCase):
       ('comparison', lambda x: tf.debugging.assert_positive(x), 'Assert'),
       ('listing', lambda x: tf.io.matching_files('/home/*'), 'MatchingFiles'),
       ('clock', lambda x: tf.timestamp(), 'Timestamp'),
-      ('unseeded noise', lambda x: tf.random.normal([2]), 'RandomStandardNormal'),
+      ('unseeded noise', lambda x: tf.random.uniform([2]), 'RandomUniform'),
       ('table', lambda x: tf.lookup.experimental.MutableHashTable(
           tf.int64, tf.float32, 0.0).size(), 'MutableHashTableV2'),
       ('queue', lambda x: tf.raw_ops.FIFOQueueV2(
@@ -116,6 +118,18 @@ class OperationsTest(parameterized.TestCase):
 
     with self.assertRaisesRegex(operations.OperationError, 'StringFormat|PrintV2'):
       operations.check(total)
+
+  def test_secure_sums_and_noisy_sums_pass(self):
+    # TFF asserts with data, where nothing needs it, and at the server on sums that it has.
+    shield = protection.NoisySum(1.0, 1.0, cohort=2, population=2)
+    for made in (
+        aggregation.secure_weighted_mean(update_bound=1.0, max_examples=3),
+        aggregation.dp_mean(shield, seed=0, secure=True),
+        aggregation.dp_mean(shield, seed=0, secure=False),
+    ):
+      number = tff.TensorType(np.float32, (3,))
+      process = made.update.create(number, tff.TensorType(np.float32))
+      operations.check(process.next)
 
   def test_arithmetic_and_assertions_with_a_constant_text_pass(self):
     def body(x):

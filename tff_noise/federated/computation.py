@@ -162,6 +162,16 @@ class Computation(NamedTuple):
     }
     return uplink.ClientInput(program_lib.in_order(own), collections.OrderedDict())
 
+  def require_company(self, num_clients: int) -> None:
+    """Raises `UsageError` where a secure sum would be over one client, and so be its value."""
+    summed = [field.name for field in self.fields if field.disclosure.is_secure_sum]
+    if num_clients == 1 and summed:
+      raise types.UsageError(
+          f'a round of {self.name!r} may be over one client, and a secure sum over one client is '
+          f'that client: its {summed[0]} would be seen; use --aggregation=mean, which says so, or '
+          'larger cohorts'
+      )
+
   @property
   def uplink_bytes(self) -> int:
     """Size of what each client sends."""
@@ -441,6 +451,11 @@ def _require_updates_alone(model, declared, optimizer, selector):
   if selector is not None or optimizer.sees_updates:
     raise types.UsageError(
         '--client_dp_noise protects a sum of updates, and here the server takes single models'
+    )
+  if optimizer.evaluated is not None or optimizer.own_models is not None:
+    raise types.UsageError(
+        '--client_dp_noise protects updates alone, and here what clients keep is evaluated too, '
+        'which no noise protects: use another optimizer than fedbn'
     )
   sent = [value.name for value in (*declared.sums, *declared.reports)]
   if optimizer.server.counts_examples:

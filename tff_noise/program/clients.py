@@ -275,6 +275,8 @@ class SimulatedClients:
       raise ValueError(
           f'{listed.name!r} sends to single clients {sorted(declared)}, got {sorted(messages)}'
       )
+    # Not all cohorts are known before a run.
+    listed.require_company(len(cohort))
     messages = {name: np.array(values) for name, values in messages.items()}
     for name, values in messages.items():
       wanted = np.dtype(declared[name].dtype), (len(cohort), *declared[name].shape)

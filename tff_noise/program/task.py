@@ -56,6 +56,9 @@ def prepare(
   for round_num in range(1, algorithm.rounds + 1 if config.arrivals else 1):
     if not len(task.present(round_num)):
       raise types.UsageError(f'--arrivals: no client is there in round {round_num}')
+  cohorts = algorithm.smallest_cohorts(task)
+  for computation in algorithm.used:
+    computation.require_company(cohorts[computation.name])
   return Prepared(federation, task, algorithm)
 
 

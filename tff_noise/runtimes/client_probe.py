@@ -91,7 +91,9 @@ def _ended(value):
 
   @tff.tensorflow.computation(value.type_signature.member)
   def ended(value):
-    with tf.control_dependencies(tf.nest.flatten(value)):
+    # The results of building blocks have lost their Python containers.
+    parts = tff.structure.flatten(value) if isinstance(value, tff.structure.Struct) else [value]
+    with tf.control_dependencies(tf.nest.flatten(parts)):
       return tf.constant(True)
 
   return building_block_factory.create_federated_map(

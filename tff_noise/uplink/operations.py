@@ -8,7 +8,7 @@ held to it too: what sums single clients' values runs there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -21,7 +21,7 @@ from tensorflow_federated.python.tensorflow_libs import serialization_utils
 from tff_noise import types
 
 # No operation of these lists writes, prints, reads a file or a clock, calls Python, sends, keeps
-# anything for another call, or is random without a seed. What is not listed is refused.
+# anything for another call. What is not listed is refused.
 _MATHEMATICS = """
     Abs Acos Acosh Add AddN AddV2 All Any ApproximateEqual ArgMax ArgMin Asin Asinh Atan Atan2 Atanh
     BatchMatMul BatchMatMulV2 BatchMatMulV3 Betainc Bincount BitwiseAnd BitwiseOr BitwiseXor Bucketize
@@ -44,9 +44,9 @@ _ARRAYS = """
     ExpandDims ExtractImagePatches Fill Gather GatherNd GatherV2 Identity IdentityN InplaceUpdate
     InvertPermutation MatrixBandPart MatrixDiag MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3
     MatrixDiagV2 MatrixDiagV3 MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3 MirrorPad MirrorPadGrad
-    OneHot OnesLike Pack Pad PadV2 ParallelConcat ParallelDynamicStitch Placeholder PreventGradient
+    OneHot OnesLike OptionalFromValue OptionalGetValue OptionalHasValue OptionalNone Pack Pad PadV2 ParallelConcat ParallelDynamicStitch Placeholder PlaceholderWithDefault PreventGradient
     Rank Reshape ResourceGather Reverse ReverseSequence ReverseV2 Roll ScatterNd
-    LowerBound UpperBound Shape ShapeN Size Slice Snapshot Sort SpaceToBatch SpaceToBatchND
+    LowerBound UpperBound Shape ShapeN Size Slice Snapshot SpaceToBatch SpaceToBatchND
     SpaceToDepth Split SplitV Squeeze StopGradient StridedSlice StridedSliceGrad TensorScatterAdd
     TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate TensorStridedSliceUpdate
     Tile TopK TopKV2 Transpose Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 Unpack
@@ -62,9 +62,9 @@ _NETWORKS = """
     NthElement Relu Relu6 Relu6Grad ReluGrad Selu SeluGrad Softmax SoftmaxCrossEntropyWithLogits
     Softplus SoftplusGrad Softsign SoftsignGrad SparseSoftmaxCrossEntropyWithLogits
 """
-# A function of their seed and nothing else.
+# A function of their seed and nothing else; and the noise of `gaussian_sum`.
 _RANDOMNESS = """
-    StatelessMultinomial StatelessParameterizedTruncatedNormal StatelessRandomBinomial
+    RandomStandardNormal StatelessMultinomial StatelessParameterizedTruncatedNormal StatelessRandomBinomial
     StatelessRandomGammaV2 StatelessRandomGammaV3 StatelessRandomGetAlg StatelessRandomGetKeyCounter
     StatelessRandomGetKeyCounterAlg StatelessRandomNormal StatelessRandomNormalV2
     StatelessRandomPoisson StatelessRandomUniform StatelessRandomUniformFullInt
@@ -133,7 +133,7 @@ def check(computation: tff.Computation) -> None:
   """Checks every operation of a computation.
 
   Allowed is what `ALLOWED` lists, where
-  * an assertion's message holds constants alone;
+  * an assertion's message holds constants alone, but for one on what the server has already;
   * a file that is read is one that a data set among the arguments names: names that the graph
     makes, or gets elsewhere, are refused;
   * functions are those of the graph's own library.
@@ -141,33 +141,81 @@ def check(computation: tff.Computation) -> None:
   Raises:
     OperationError: If there is another operation.
   """
-  for proto in _local_computations(computation_impl.ConcreteComputation.get_proto(computation)):
+  whole = computation_impl.ConcreteComputation.get_proto(computation)
+  for proto, at_server in _local_computations(whole):
     kind = proto.WhichOneof('computation')
     if kind != 'tensorflow':
       raise OperationError(f'a computation is of the kind {kind!r}, which cannot be looked into')
-    graph = serialization_utils.unpack_graph_def(proto.tensorflow.graph_def)
-    functions = frozenset(f.signature.name for f in graph.library.function)
-    scopes = (
-        _Scope('', graph.node, tuple(_results(proto.tensorflow.result))),
-        *(
-            _Scope(f.signature.name, f.node_def, (*f.ret.values(), *f.control_ret.values()))
-            for f in graph.library.function
-        ),
-    )
+    scopes, functions = _scopes(proto.tensorflow)
     for scope in scopes:
-      _check_scope(scope, functions)
-    if any(n.op == 'ReadFile' for scope in scopes for n in scope.nodes):
+      _check_scope(scope, functions, at_server)
+    if any(node.op == 'ReadFile' for scope in scopes for node in scope.nodes):
       _check_parameter(proto.type.function.parameter)
 
 
-def _local_computations(proto: computation_pb2.Computation) -> Iterator[Any]:
-  """What a computation is made of and cannot be taken apart further by TFF: graphs, mostly."""
+def _scopes(proto: computation_pb2.TensorFlow) -> tuple[list[_Scope], frozenset[str]]:
+  """What of a graph can run, and the names of its functions.
+
+  Of the graph, that is what its results need; of its functions, all. (TFF itself leaves assertions
+  in its graphs that nothing needs.)
+  """
+  graph = serialization_utils.unpack_graph_def(proto.graph_def)
+  results = tuple(_results(proto.result))
+  nodes = {node.name: node for node in graph.node}
+  needed = _closure(
+      (*map(_node_of, results), *((proto.initialize_op,) if proto.initialize_op else ())),
+      lambda name: map(_node_of, nodes[name].input),
+  )
+  functions = {function.signature.name: function for function in graph.library.function}
+  scopes = [_Scope('', [node for node in graph.node if node.name in needed], results)]
+  called = _closure(
+      _called(scopes[0].nodes) & functions.keys(),
+      lambda name: _called(functions[name].node_def) & functions.keys(),
+  )
+  for function in graph.library.function:
+    if function.signature.name in called:
+      scopes.append(_Scope(
+          function.signature.name, function.node_def,
+          (*function.ret.values(), *function.control_ret.values()),
+      ))
+  return scopes, frozenset(functions)
+
+
+def _closure(first: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
+  """All that is reached."""
+  found, new = set(), list(first)
+  while new:
+    name = new.pop()
+    if name not in found:
+      found.add(name)
+      new.extend(following(name))
+  return found
+
+
+def _called(nodes):
+  """The names of operations, of which some are functions, and of functions in attributes."""
+  return {name for node in nodes for name in (node.op, *_functions_of(node))}
+
+
+def _local_computations(
+    proto: computation_pb2.Computation, at_server: bool = False
+) -> Iterator[tuple[computation_pb2.Computation, bool]]:
+  """What a computation is made of and TFF cannot take apart, graphs; whether the server maps it.
+
+  What the server maps is given what the server has already. Functions of an aggregation are not
+  that: they see single clients' values.
+  """
   kind = proto.WhichOneof('computation')
-  if kind in _MADE_OF:
+  if kind == 'call' and proto.call.function.intrinsic.uri == 'federated_apply':
+    function, *values = [element.value for element in proto.call.argument.struct.element]
+    yield from _local_computations(function, at_server=True)
+    for value in values:
+      yield from _local_computations(value, at_server)
+  elif kind in _MADE_OF:
     for part in _MADE_OF[kind](getattr(proto, kind)):
-      yield from _local_computations(part)
+      yield from _local_computations(part, at_server)
   elif kind not in _LEAVES:
-    yield proto
+    yield proto, at_server
 
 
 _LEAVES = frozenset({'intrinsic', 'literal', 'placement', 'reference'})
@@ -193,7 +241,7 @@ def _results(binding) -> Iterator[str]:
       yield from _results(element)
 
 
-def _check_scope(scope, functions):
+def _check_scope(scope, functions, at_server):
   made, constants = set(), set()
   for node in scope.nodes:
     if node.op not in ALLOWED and node.op not in functions:
@@ -208,7 +256,7 @@ def _check_scope(scope, functions):
       made.add(node.name)
   for node in scope.nodes:
     sources = [_node_of(reference) for reference in node.input if not reference.startswith('^')]
-    if node.op == 'Assert' and not constants.issuperset(sources[1:]):
+    if node.op == 'Assert' and not at_server and not constants.issuperset(sources[1:]):
       raise _error(scope, node, 'would show data in its message: assert with a constant text')
     if node.op not in _TAKES_STRINGS and not made.isdisjoint(sources):
       raise _error(scope, node, 'takes a text that the graph made: files are those of the data set')
