@@ -95,7 +95,9 @@ class CheckTest(federated_test_case.FederatedTestCase):
 class AuditTest(federated_test_case.FederatedTestCase):
 
   def test_a_method_and_what_a_run_of_it_costs(self):
-    audit = computations.audit('Labels', _algorithm(_labels()[0]), 20, {'labels': 20}, 1e-5, {'method': 'x'})
+    audit = computations.audit(
+        'Labels', _algorithm(_labels()[0]), 20, {'labels': 20}, 1e-5, {'method': 'x'}
+    )
     self.assertFalse(audit.failed)
     content = json.loads(audit.json())
     self.assertEqual(content['edges']['labels'][0]['type_spec'], 'int64[4]')

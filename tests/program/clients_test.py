@@ -762,7 +762,7 @@ class RuntimeTest(federated_test_case.FederatedTestCase):
         ask(asked, state, np.array([1, 4]))
       self.assertIsNone(caught.exception.__cause__ or caught.exception.__context__)
       with self.assertRaisesRegex(
-          types.RunError, '^round 3: the computation of client 4 failed: INTERNAL .--debug_client_err'
+          types.RunError, '^round 3: the computation of client 4 failed: INTERNAL .--debug'
       ) as caught:
         clients.end_round()
       self.assertNotIn('\n', str(caught.exception))
@@ -811,7 +811,7 @@ class RuntimeTest(federated_test_case.FederatedTestCase):
       clients.train(train, algorithm.init(), np.array([2]))
     self.assertEmpty(ledger.entries)
     self.assertEqual(algorithm.smallest_cohorts(task), {'train': 2})
-    alone = availability.Availability(np.array([1, 1, 1, 1, 1]), np.array([9, 1, 1, 1, 1]))
+    alone = availability.Availability(np.array([1, 1, 1, 1, 1]), np.array([100, 1, 1, 1, 1]))
     self.assertEqual(
         algorithm.smallest_cohorts(task._replace(availability=alone)), {'train': 1}
     )

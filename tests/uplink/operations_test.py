@@ -23,7 +23,8 @@ _FILES = tff.SequenceType(
 # Of those that the list has, what TensorFlow calls stateful, and why it does no harm: variables of
 # one call; calls, whose bodies are looked at; an assertion, whose text is constant.
 _STATEFUL = frozenset({
-    'RandomStandardNormal', 'StatelessRandomGetAlg', 'Assert', 'AssignAddVariableOp', 'AssignSubVariableOp', 'AssignVariableOp', 'Case',
+    'RandomStandardNormal', 'StatelessRandomGetAlg', 'Assert', 'AssignAddVariableOp',
+    'AssignSubVariableOp', 'AssignVariableOp', 'Case',
     'DatasetToSingleElement', 'DestroyResourceOp', 'If', 'ReadVariableOp', 'ResourceApplyAdam',
     'ResourceApplyGradientDescent', 'ResourceApplyKerasMomentum', 'ResourceApplyMomentum',
     'ResourceGather', 'ResourceScatterAdd', 'ResourceScatterUpdate', 'StatefulPartitionedCall',
@@ -77,7 +78,8 @@ class OperationsTest(parameterized.TestCase):
       ('constant file', lambda x: tf.io.write_file('/tmp/side_door', 'here'), 'WriteFile'),
       ('print', lambda x: tf.print(x), 'StringFormat|PrintV2'),
       ('python', lambda x: tf.py_function(lambda v: v, [x], tf.float32), 'EagerPyFunc'),
-      ('numpy', lambda x: tf.numpy_function(lambda v: v, [x], tf.float32, stateful=False), 'PyFuncStateless'),
+      ('numpy', lambda x: tf.numpy_function(
+          lambda v: v, [x], tf.float32, stateful=False), 'PyFuncStateless'),
       ('assertion', lambda x: tf.debugging.Assert(x[0] > 0, ['labels', x]), 'Assert'),
       ('comparison', lambda x: tf.debugging.assert_positive(x), 'Assert'),
       ('listing', lambda x: tf.io.matching_files('/home/*'), 'MatchingFiles'),

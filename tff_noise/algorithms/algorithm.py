@@ -326,7 +326,7 @@ class Algorithm(NamedTuple):
     return tuple(c for c in self.computations if self.times.get(c.name, self.rounds))
 
   def smallest_cohorts(self, task: task_lib.Task) -> Mapping[str, int]:
-    """Returns over how few clients each computation may be, as far as that is known before a run."""
+    """Returns over how few clients each computation may be, as far as it is known before a run."""
     there = min((len(task.present(r)) for r in range(1, self.rounds + 1)), default=task.num_clients)
     sampled = min(task.clients_per_round, there)
     return {

@@ -184,7 +184,7 @@ class Computation(NamedTuple):
 
   @property
   def released(self) -> tuple[uplink.UplinkField, ...]:
-    """Everything that somebody gets to see of a client: the fields, messages about others, errors."""
+    """Everything that somebody gets to see of a client: fields, messages about others, errors."""
     return (
         *self.fields,
         *(uplink.field_of_message(m) for m in self.declared.messages if m.from_others),

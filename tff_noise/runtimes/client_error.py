@@ -1,4 +1,4 @@
-"""What the driver learns of a client's computation that failed: which client, and the kind of error.
+"""What the driver learns of a client's computation that failed: whose it was, the kind of error.
 
 What TensorFlow says of an error may hold the client's data (`indices[0] = 7 is not in [0, 7)`), so
 it stays where it was said, unless a run asks for it, which ends all of the run's claims of privacy

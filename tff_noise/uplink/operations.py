@@ -23,40 +23,42 @@ from tff_noise import types
 # No operation of these lists writes, prints, reads a file or a clock, calls Python, sends, keeps
 # anything for another call. What is not listed is refused.
 _MATHEMATICS = """
-    Abs Acos Acosh Add AddN AddV2 All Any ApproximateEqual ArgMax ArgMin Asin Asinh Atan Atan2 Atanh
-    BatchMatMul BatchMatMulV2 BatchMatMulV3 Betainc Bincount BitwiseAnd BitwiseOr BitwiseXor Bucketize
-    Cast Ceil ClipByValue Cos Cosh Cross Cumprod Cumsum CumulativeLogsumexp DenseBincount Digamma Div
-    DivNoNan Einsum Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual
-    HistogramFixedWidth Igamma IgammaGradA Igammac Inv InvGrad Invert IsFinite IsInf IsNan LeftShift
-    Less LessEqual Lgamma LinSpace Log Log1p LogicalAnd LogicalNot LogicalOr MatMul Max Maximum Mean
-    Min Minimum Mod Mul MulNoNan Ndtri Neg NextAfter NotEqual Polygamma PopulationCount Pow Prod
-    Range RealDiv Reciprocal ReciprocalGrad RightShift Rint Round Rsqrt RsqrtGrad SegmentMax
-    SegmentMaxV2 SegmentMean SegmentMin SegmentMinV2 SegmentProd SegmentProdV2 SegmentSum SegmentSumV2
-    Select SelectV2 Sigmoid SigmoidGrad Sign Sin Sinh Sqrt SqrtGrad Square SquaredDifference Sub Sum
-    Tan Tanh TanhGrad TruncateDiv TruncateMod UnsortedSegmentMax UnsortedSegmentMin
-    UnsortedSegmentProd UnsortedSegmentSum Xdivy Xlog1py Xlogy Zeta
-    Cholesky CholeskyGrad LogMatrixDeterminant Lu MatrixDeterminant MatrixExponential MatrixInverse
-    MatrixSolve MatrixSolveLs MatrixSquareRoot MatrixTriangularSolve Qr SelfAdjointEigV2 Svd
+    Abs Acos Acosh Add AddN AddV2 All Any ApproximateEqual ArgMax ArgMin Asin Asinh Atan Atan2
+    Atanh BatchMatMul BatchMatMulV2 BatchMatMulV3 Betainc Bincount BitwiseAnd BitwiseOr BitwiseXor
+    Bucketize Cast Ceil ClipByValue Cos Cosh Cross Cumprod Cumsum CumulativeLogsumexp
+    DenseBincount Digamma Div DivNoNan Einsum Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv
+    FloorMod Greater GreaterEqual HistogramFixedWidth Igamma IgammaGradA Igammac Inv InvGrad
+    Invert IsFinite IsInf IsNan LeftShift Less LessEqual Lgamma LinSpace Log Log1p LogicalAnd
+    LogicalNot LogicalOr MatMul Max Maximum Mean Min Minimum Mod Mul MulNoNan Ndtri Neg NextAfter
+    NotEqual Polygamma PopulationCount Pow Prod Range RealDiv Reciprocal ReciprocalGrad RightShift
+    Rint Round Rsqrt RsqrtGrad SegmentMax SegmentMaxV2 SegmentMean SegmentMin SegmentMinV2
+    SegmentProd SegmentProdV2 SegmentSum SegmentSumV2 Select SelectV2 Sigmoid SigmoidGrad Sign Sin
+    Sinh Sqrt SqrtGrad Square SquaredDifference Sub Sum Tan Tanh TanhGrad TruncateDiv TruncateMod
+    UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum Xdivy Xlog1py
+    Xlogy Zeta Cholesky CholeskyGrad LogMatrixDeterminant Lu MatrixDeterminant MatrixExponential
+    MatrixInverse MatrixSolve MatrixSolveLs MatrixSquareRoot MatrixTriangularSolve Qr
+    SelfAdjointEigV2 Svd
 """
 _ARRAYS = """
     BatchToSpace BatchToSpaceND Bitcast BroadcastArgs BroadcastGradientArgs BroadcastTo Concat
-    ConcatOffset ConcatV2 Const DepthToSpace Diag DiagPart DynamicPartition DynamicStitch EnsureShape
-    ExpandDims ExtractImagePatches Fill Gather GatherNd GatherV2 Identity IdentityN InplaceUpdate
-    InvertPermutation MatrixBandPart MatrixDiag MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3
-    MatrixDiagV2 MatrixDiagV3 MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3 MirrorPad MirrorPadGrad
-    OneHot OnesLike OptionalFromValue OptionalGetValue OptionalHasValue OptionalNone Pack Pad PadV2 ParallelConcat ParallelDynamicStitch Placeholder PlaceholderWithDefault PreventGradient
-    Rank Reshape ResourceGather Reverse ReverseSequence ReverseV2 Roll ScatterNd
-    LowerBound UpperBound Shape ShapeN Size Slice Snapshot SpaceToBatch SpaceToBatchND
-    SpaceToDepth Split SplitV Squeeze StopGradient StridedSlice StridedSliceGrad TensorScatterAdd
-    TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate TensorStridedSliceUpdate
-    Tile TopK TopKV2 Transpose Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 Unpack
-    UnravelIndex Where ZerosLike
+    ConcatOffset ConcatV2 Const DepthToSpace Diag DiagPart DynamicPartition DynamicStitch
+    EnsureShape ExpandDims ExtractImagePatches Fill Gather GatherNd GatherV2 Identity IdentityN
+    InplaceUpdate InvertPermutation MatrixBandPart MatrixDiag MatrixDiagPart MatrixDiagPartV2
+    MatrixDiagPartV3 MatrixDiagV2 MatrixDiagV3 MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3
+    MirrorPad MirrorPadGrad OneHot OnesLike OptionalFromValue OptionalGetValue OptionalHasValue
+    OptionalNone Pack Pad PadV2 ParallelConcat ParallelDynamicStitch Placeholder
+    PlaceholderWithDefault PreventGradient Rank Reshape ResourceGather Reverse ReverseSequence
+    ReverseV2 Roll ScatterNd LowerBound UpperBound Shape ShapeN Size Slice Snapshot SpaceToBatch
+    SpaceToBatchND SpaceToDepth Split SplitV Squeeze StopGradient StridedSlice StridedSliceGrad
+    TensorScatterAdd TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate
+    TensorStridedSliceUpdate Tile TopK TopKV2 Transpose Unique UniqueV2 UniqueWithCounts
+    UniqueWithCountsV2 Unpack UnravelIndex Where ZerosLike
 """
 _NETWORKS = """
     AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad BiasAdd BiasAddGrad BiasAddV1 Conv2D
     Conv2DBackpropFilter Conv2DBackpropInput Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2
-    DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput Elu
-    EluGrad FusedBatchNorm FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3
+    DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput
+    Elu EluGrad FusedBatchNorm FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3
     FusedBatchNormV2 FusedBatchNormV3 InTopK InTopKV2 L2Loss LRN LRNGrad LeakyRelu LeakyReluGrad
     LogSoftmax MaxPool MaxPoolGrad MaxPoolGradGrad MaxPoolGradV2 MaxPoolV2 MaxPoolWithArgmax
     NthElement Relu Relu6 Relu6Grad ReluGrad Selu SeluGrad Softmax SoftmaxCrossEntropyWithLogits
@@ -64,18 +66,19 @@ _NETWORKS = """
 """
 # A function of their seed and nothing else; and the noise of `gaussian_sum`.
 _RANDOMNESS = """
-    RandomStandardNormal StatelessMultinomial StatelessParameterizedTruncatedNormal StatelessRandomBinomial
-    StatelessRandomGammaV2 StatelessRandomGammaV3 StatelessRandomGetAlg StatelessRandomGetKeyCounter
-    StatelessRandomGetKeyCounterAlg StatelessRandomNormal StatelessRandomNormalV2
-    StatelessRandomPoisson StatelessRandomUniform StatelessRandomUniformFullInt
-    StatelessRandomUniformFullIntV2 StatelessRandomUniformInt StatelessRandomUniformIntV2
-    StatelessRandomUniformV2 StatelessShuffle StatelessTruncatedNormal StatelessTruncatedNormalV2
+    RandomStandardNormal StatelessMultinomial StatelessParameterizedTruncatedNormal
+    StatelessRandomBinomial StatelessRandomGammaV2 StatelessRandomGammaV3 StatelessRandomGetAlg
+    StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg StatelessRandomNormal
+    StatelessRandomNormalV2 StatelessRandomPoisson StatelessRandomUniform
+    StatelessRandomUniformFullInt StatelessRandomUniformFullIntV2 StatelessRandomUniformInt
+    StatelessRandomUniformIntV2 StatelessRandomUniformV2 StatelessShuffle StatelessTruncatedNormal
+    StatelessTruncatedNormalV2
 """
 # Of images in memory; what reads them is `ReadFile`, below.
 _IMAGES = """
     AdjustContrastv2 AdjustHue AdjustSaturation CropAndResize DecodeImage DecodeJpeg DecodePng
-    HSVToRGB ImageProjectiveTransformV2 ImageProjectiveTransformV3 RGBToHSV ResizeArea ResizeBicubic
-    ResizeBicubicGrad ResizeBilinear ResizeBilinearGrad ResizeNearestNeighbor
+    HSVToRGB ImageProjectiveTransformV2 ImageProjectiveTransformV3 RGBToHSV ResizeArea
+    ResizeBicubic ResizeBicubicGrad ResizeBilinear ResizeBilinearGrad ResizeNearestNeighbor
     ResizeNearestNeighborGrad ScaleAndTranslate ScaleAndTranslateGrad
 """
 _CONTROL = """
@@ -84,16 +87,17 @@ _CONTROL = """
 """
 # Lists and variables of one call.
 _VALUES = """
-    EmptyTensorList TensorListConcatV2 TensorListElementShape TensorListFromTensor TensorListGather
-    TensorListGetItem TensorListLength TensorListPopBack TensorListPushBack TensorListReserve
-    TensorListResize TensorListScatterV2 TensorListSetItem TensorListSplit TensorListStack
-    AssignAddVariableOp AssignSubVariableOp AssignVariableOp DestroyResourceOp ReadVariableOp
-    ResourceApplyAdam ResourceApplyGradientDescent ResourceApplyKerasMomentum ResourceApplyMomentum
-    ResourceScatterAdd ResourceScatterUpdate VarHandleOp VarIsInitializedOp VariableShape
+    EmptyTensorList TensorListConcatV2 TensorListElementShape TensorListFromTensor
+    TensorListGather TensorListGetItem TensorListLength TensorListPopBack TensorListPushBack
+    TensorListReserve TensorListResize TensorListScatterV2 TensorListSetItem TensorListSplit
+    TensorListStack AssignAddVariableOp AssignSubVariableOp AssignVariableOp DestroyResourceOp
+    ReadVariableOp ResourceApplyAdam ResourceApplyGradientDescent ResourceApplyKerasMomentum
+    ResourceApplyMomentum ResourceScatterAdd ResourceScatterUpdate VarHandleOp VarIsInitializedOp
+    VariableShape
 """
 # A client's data set is an argument; the variables of a graph lie in no data set.
 _DATA_SETS = 'DatasetToSingleElement OptionsDataset'
-# With rules of their own, see `_check_scope`.
+# With rules of their own, see `check`.
 _RULED = 'Assert ReadFile StringLength Substr'
 
 ALLOWED = frozenset(
@@ -151,6 +155,8 @@ def check(computation: tff.Computation) -> None:
       _check_scope(scope, functions, at_server)
     if any(node.op == 'ReadFile' for scope in scopes for node in scope.nodes):
       _check_parameter(proto.type.function.parameter)
+      for scope in scopes:
+        _check_texts(scope)
 
 
 def _scopes(proto: computation_pb2.TensorFlow) -> tuple[list[_Scope], frozenset[str]]:
@@ -242,29 +248,36 @@ def _results(binding) -> Iterator[str]:
 
 
 def _check_scope(scope, functions, at_server):
-  made, constants = set(), set()
+  constants = {node.name for node in scope.nodes if node.op == 'Const'}
   for node in scope.nodes:
     if node.op not in ALLOWED and node.op not in functions:
       raise _error(scope, node, 'is not on the list of what may be done with data')
     if not _functions_of(node) <= functions:
       raise _error(scope, node, 'calls a function that is not in the graph')
-    if node.op == 'Const':
-      constants.add(node.name)
-    if node.op in _MAKES_STRINGS or (
-        node.op == 'Const' and node.attr['dtype'].type == tf.string.as_datatype_enum
-    ):
-      made.add(node.name)
-  for node in scope.nodes:
-    sources = [_node_of(reference) for reference in node.input if not reference.startswith('^')]
-    if node.op == 'Assert' and not at_server and not constants.issuperset(sources[1:]):
+    if node.op == 'Assert' and not at_server and not constants.issuperset(_sources(node)[1:]):
       raise _error(scope, node, 'would show data in its message: assert with a constant text')
-    if node.op not in _TAKES_STRINGS and not made.isdisjoint(sources):
+
+
+def _check_texts(scope):
+  """Where files are read, no text may be made that could name another one."""
+  text = tf.string.as_datatype_enum
+  made = {
+      node.name for node in scope.nodes
+      if node.op in _MAKES_STRINGS or (node.op == 'Const' and node.attr['dtype'].type == text)
+  }
+  for node in scope.nodes:
+    if node.op not in _TAKES_STRINGS and not made.isdisjoint(_sources(node)):
       raise _error(scope, node, 'takes a text that the graph made: files are those of the data set')
   for reference in scope.results:
     if _node_of(reference) in made:
       raise OperationError(
           f'the text {reference!r} is returned{_place(scope)}: a graph may not make names of files'
       )
+
+
+def _sources(node):
+  """The nodes, or arguments, whose values a node takes."""
+  return [_node_of(reference) for reference in node.input if not reference.startswith('^')]
 
 
 def _functions_of(node):
