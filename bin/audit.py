@@ -166,7 +166,8 @@ def _audit_method(title, config, delta, about):
 
   prepared = task.prepare(config, dataset, drawn)
   about = {**about, 'code': code_version.digest()}
-  return computations.audit(title, prepared.algorithm, drawn.num_clients, delta, about)
+  cohorts = prepared.algorithm.smallest_cohorts(prepared.task)
+  return computations.audit(title, prepared.algorithm, drawn.num_clients, cohorts, delta, about)
 
 
 def _audit_mechanism(values):

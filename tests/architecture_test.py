@@ -47,6 +47,7 @@ _LOADS_TENSORFLOW = (
     'tff_noise.program.training_run',
     'tff_noise.runtimes.accelerator',
     'tff_noise.runtimes.client_error',
+    'tff_noise.runtimes.client_probe',
     'tff_noise.runtimes.connection',
     'tff_noise.runtimes.data_cache',
     'tff_noise.runtimes.federating',

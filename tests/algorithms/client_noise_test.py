@@ -93,6 +93,11 @@ class RefusalTest(parameterized.TestCase):
     with self.assertRaisesRegex(types.UsageError, message):
       _build('feddpcont', _task(base))
 
+  def test_layers_of_clients_that_are_evaluated(self):
+    # They would be in metrics.csv, and no noise is on them.
+    with self.assertRaisesRegex(types.UsageError, 'what clients keep is evaluated too.*fedbn$'):
+      _build('fedbn', _task(norm='group'))
+
   @parameterized.parameters('fedavg', 'feddpcont')
   def test_batch_statistics(self, name):
     with self.assertRaisesRegex(types.UsageError, _STATISTICS):
@@ -101,7 +106,7 @@ class RefusalTest(parameterized.TestCase):
 
 class RunTest(federated_test_case.FederatedTestCase):
 
-  @parameterized.parameters('fedavg', 'fedprox', 'fedadam', 'fedyogi', 'fedadagrad', 'fedbn')
+  @parameterized.parameters('fedavg', 'fedprox', 'fedadam', 'fedyogi', 'fedadagrad')
   def test_updates_alone_leave_clients(self, name):
     algorithm = _build(name, _task())
     [train] = algorithm.computations

@@ -4,6 +4,7 @@ import functools
 import json
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest
 
@@ -69,10 +70,34 @@ class CheckTest(federated_test_case.FederatedTestCase):
     self.assertIn('declared, not sent: federated_secure_sum_bitwidth', seen.detail)
 
 
+  def test_a_side_door(self):
+    @tff.tensorflow.computation(_TYPE)
+    def printed(histogram):
+      with tf.control_dependencies([tf.print(histogram)]):
+        return tf.identity(histogram)
+
+    @tff.federated_computation(tff.FederatedType(_TYPE, tff.CLIENTS))
+    def prints(histograms):
+      return tff.federated_secure_sum_bitwidth(tff.federated_map(printed, histograms), 3)
+
+    seen = computations.check(_computation(prints))
+    self.assertIs(seen.verdict, finding.Verdict.FAILED)
+    self.assertRegex(seen.detail, 'the operation (StringFormat|PrintV2)')
+
+  def test_a_secure_sum_over_one_client(self):
+    seen = computations.check_cohort(_computation(_labels()[0]), 1)
+    self.assertIs(seen.verdict, finding.Verdict.FAILED)
+    self.assertIn('a secure sum over one client is that client', seen.detail)
+    seen = computations.check_cohort(_computation(_labels()[0]), 2)
+    self.assertIs(seen.verdict, finding.Verdict.PASSED)
+
+
 class AuditTest(federated_test_case.FederatedTestCase):
 
   def test_a_method_and_what_a_run_of_it_costs(self):
-    audit = computations.audit('Labels', _algorithm(_labels()[0]), 20, 1e-5, {'method': 'x'})
+    audit = computations.audit(
+        'Labels', _algorithm(_labels()[0]), 20, {'labels': 20}, 1e-5, {'method': 'x'}
+    )
     self.assertFalse(audit.failed)
     content = json.loads(audit.json())
     self.assertEqual(content['edges']['labels'][0]['type_spec'], 'int64[4]')
@@ -80,7 +105,7 @@ class AuditTest(federated_test_case.FederatedTestCase):
     self.assertIn('label histogram', audit.text())
 
   def test_a_leaky_method_fails(self):
-    audit = computations.audit('Labels', _algorithm(_leaky), 20, 1e-5, {})
+    audit = computations.audit('Labels', _algorithm(_leaky), 20, {'labels': 20}, 1e-5, {})
     self.assertTrue(audit.failed)
 
   def test_what_is_not_named_is_planned_for_every_round(self):

@@ -208,6 +208,8 @@ def _client(labels, ids, secret):
 
 class LabelHistogramTest(federated_test_case.FederatedTestCase):
 
+  SHOWS_CLIENT_ERRORS = True
+
   @parameterized.parameters((_MECHANISM,), (None,))
   def test_type(self, mechanism):
     self.assertEqual(

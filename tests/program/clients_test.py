@@ -2,6 +2,7 @@
 
 import collections
 import types as python_types
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -16,15 +17,18 @@ from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.algorithms import plain
 from tff_noise.clients import program
+from tff_noise.federated import aggregation
 from tff_noise.federated import computation
 from tff_noise.federated import label_histogram
 from tff_noise.federated import optimizer
 from tff_noise.federated import stacked
 from tff_noise.federated import task as task_lib
+from tff_noise.privacy import ledger as ledger_lib
 from tff_noise.privacy import mechanism
 from tff_noise.privacy import protection
 from tff_noise.program import clients as clients_lib
 from tff_noise.program import training
+from tff_noise.runtimes import connection
 from tff_noise.selection import availability
 from tff_noise.selection import policies
 from tff_noise.uplink import uplink
@@ -718,6 +722,10 @@ class ViewTest(parameterized.TestCase):
       training.run_round(algorithm, _STATE, clients)
 
 
+def _is_at_server(type_signature):
+  return isinstance(type_signature, tff.FederatedType) and type_signature.placement is tff.SERVER
+
+
 class RuntimeTest(federated_test_case.FederatedTestCase):
   """The same with computations of TFF."""
 
@@ -729,7 +737,7 @@ class RuntimeTest(federated_test_case.FederatedTestCase):
 
   def test_client_whose_computation_fails_is_named(self):
     def final(result):
-      fails = tf.debugging.assert_less(result.client.id, 4, 'no more than three')
+      fails = tf.debugging.Assert(result.client.id < 4, ['no more than three'])
       with tf.control_dependencies([fails]):
         return program.Sent(sums={'one': tf.constant(1)})
 
@@ -747,21 +755,82 @@ class RuntimeTest(federated_test_case.FederatedTestCase):
     state = algorithm.init()
     self.assertEqual(clients.run(look, state, np.array([1, 3])).sums['one'], 2)
     for ask, asked in ((clients.run, look), (clients.train, train)):
-      # What TensorFlow says is not for the algorithm.
+      # Not even the kind of the error is for the algorithm.
       with self.assertRaisesRegex(
           types.RunError, '^round 3: the computation of client 4 failed$'
       ) as caught:
         ask(asked, state, np.array([1, 4]))
       self.assertIsNone(caught.exception.__cause__ or caught.exception.__context__)
       with self.assertRaisesRegex(
-          types.RunError, '^round 3: the computation of client 4 failed: .*no more than three'
+          types.RunError, '^round 3: the computation of client 4 failed: INTERNAL .--debug'
       ) as caught:
         clients.end_round()
       self.assertNotIn('\n', str(caught.exception))
 
+  @parameterized.parameters(3, 100)
+  def test_ledger_has_every_computation_that_released_something(self, first_that_fails):
+    # What is run again to find out who failed has to release nothing, or be entered.
+    def loss(s):
+      fails = tf.debugging.Assert(s.client.id < first_that_fails, ['no more than two'])
+      with tf.control_dependencies([fails]):
+        return tf.reduce_mean(s.logits)
+
+    secure = aggregation.secure_weighted_mean(update_bound=1.0, max_examples=max(_SIZES))
+    task = self._task()._replace(aggregation=secure)
+    train = computation.train('train', task, program.ClientProgram(loss=loss))
+    algorithm = _algorithm(train)
+    ledger = runs.open_ledger(algorithm)
+    clients = runs.clients_of(algorithm, task, _federation(), ledger)
+    state = algorithm.init()
+    ran, invoke = [], connection.OnceContext.invoke
+
+    def watch(context, called, argument):
+      ran.append(called.type_signature)
+      return invoke(context, called, argument)
+
+    with mock.patch.object(connection.OnceContext, 'invoke', watch):
+      try:
+        clients.train(train, state, np.arange(5))
+      except types.RunError:
+        self.assertEqual(first_that_fails, 3)
+    released = [t for t in ran if tff.types.contains(t.result, _is_at_server)]
+    self.assertLen(released, len(ledger.entries))
+    # Clients 0 to 3 alone, of which the last one fails.
+    self.assertLen(ran, 1 + 4 * (first_that_fails == 3))
+    for other in ran[1:]:
+      self.assertRegex(str(other.result), '^<({bool}@CLIENTS,?)+>$')
+
+  def test_secure_sum_over_one_client_is_refused_before_it_is_made(self):
+    secure = aggregation.secure_weighted_mean(update_bound=1.0, max_examples=max(_SIZES))
+    task = self._task()._replace(aggregation=secure)
+    train = computation.train('train', task, plain.client(task.training))
+    algorithm = _algorithm(train)
+    ledger = runs.open_ledger(algorithm)
+    clients = runs.clients_of(algorithm, task, _federation(), ledger)
+    with self.assertRaisesRegex(types.UsageError, 'a secure sum over one client is that client'):
+      clients.train(train, algorithm.init(), np.array([2]))
+    self.assertEmpty(ledger.entries)
+    self.assertEqual(algorithm.smallest_cohorts(task), {'train': 2})
+    alone = availability.Availability(np.array([1, 1, 1, 1, 1]), np.array([100, 1, 1, 1, 1]))
+    self.assertEqual(
+        algorithm.smallest_cohorts(task._replace(availability=alone)), {'train': 1}
+    )
+
+  def test_errors_that_are_shown_end_all_claims(self):
+    labels = label_histogram.of_task(self._task())
+    costs = []
+    for algorithm in (_algorithm(labels), _algorithm(labels).showing_errors()):
+      ledger = runs.open_ledger(algorithm)
+      clients = runs.clients_of(algorithm, self._task(), _federation(), ledger)
+      clients.run(algorithm.computations[0], _STATE, clients.everybody)
+      declared = uplink.to_json(algorithm.fields)
+      costs.append(ledger_lib.totals(ledger.entries, declared)[protection.Unit.LABEL])
+    self.assertAlmostEqual(costs[0].epsilon, 1.0)
+    self.assertEqual((costs[1].epsilon, costs[1].status), (np.inf, protection.Status.NONE))
+
   def test_algorithm_cannot_go_on_after_a_client_failed(self):
     def final(result):
-      fails = tf.debugging.assert_less(result.client.id, 4, 'no more than three')
+      fails = tf.debugging.Assert(result.client.id < 4, ['no more than three'])
       with tf.control_dependencies([fails]):
         return program.Sent(sums={'one': tf.constant(1)})
 
@@ -778,7 +847,7 @@ class RuntimeTest(federated_test_case.FederatedTestCase):
     train = computation.train('train', self._task(), plain.client(types.LocalTraining()))
     algorithm = _algorithm(look, train, round_=round_)
     clients = runs.clients_of(algorithm, self._task(), _federation())
-    with self.assertRaisesRegex(types.RunError, 'client 4 failed: .*no more than three'):
+    with self.assertRaisesRegex(types.RunError, 'client 4 failed: INTERNAL'):
       training.run_round(algorithm, algorithm.init(), clients)
     # Nothing came of it.
     self.assertEqual(clients.participations.tolist(), [0] * 5)

@@ -104,8 +104,9 @@ class ParseTest(FlagsTestCase):
   def test_values_of_privacy_arrive_with_their_types(self):
     config = self.config(
         '--training_labels=private', '--client_dp_noise=.5', '--client_dp_clip=2',
-        '--label_epsilon=2', '--label_prior=inverse',
+        '--label_epsilon=2', '--label_prior=inverse', '--debug_client_errors',
     )
+    self.assertIs(config.debug_client_errors, True)
     self.assertEqual(
         (config.training_labels, config.client_dp_noise, config.client_dp_clip),
         ('private', 0.5, 2.0),

@@ -70,6 +70,7 @@ _VALID = {
     'client_dp_clip': 1.0,
     'client_dp_mechanism': 'gaussian',
     'noise_source': 'seed',
+    'debug_client_errors': False,
     'runtime': 'local',
     'workers': (),
     'mixed_precision': False,
@@ -179,6 +180,7 @@ _OTHER = {
     'label_epsilon': '0.82', 'label_prior': 'inverse',
     'training_labels': 'private', 'client_dp_noise': 0.5, 'client_dp_clip': 2.0, 'eval_every': 2,
     'client_dp_mechanism': 'discrete_gaussian', 'noise_source': 'system',
+    'debug_client_errors': True,
     'arrivals': 'arrivals.csv',
     'allow_per_client_disclosure': True, 'mixed_precision': True, 'centralised': True,
 }

@@ -18,6 +18,7 @@ from absl.testing import parameterized
 from tests.runtimes import battery
 from tests.runtimes import gate as gate_lib
 from tests.runtimes import processes
+from tff_noise.runtimes import client_error
 from tff_noise.runtimes import local
 from tff_noise.runtimes import worker_process
 
@@ -66,6 +67,14 @@ class LocalTest(battery.Battery, parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.enter_context(local.runtime(2))
+
+
+class ShownErrorsTest(absltest.TestCase):
+
+  def test_what_tensorflow_says_is_shown_where_it_is_asked_for(self):
+    with local.runtime(2, shows_client_errors=True):
+      with self.assertRaisesRegex(client_error.ClientError, 'client 1 .*more than I take'):
+        battery.picky_total(0, battery.ints(1, 9))
 
 
 class LifeTest(absltest.TestCase):

@@ -232,6 +232,8 @@ class Algorithm(NamedTuple):
     models: First weights by name, in place of the global model's.
     times: By name of a computation, in how many rounds of a run it takes part at most; in all,
       where it is not named. For audits without a run.
+    cohorts: By name of a computation that the algorithm does not ask of a sample, over how few
+      clients it may be.
     step_ends: Where rounds belong together, such as an iteration over all clients: the rounds, 1
       the run's first, that end such a step. The model is evaluated at their ends. Rounds of stages
       without any are steps by themselves.
@@ -247,6 +249,7 @@ class Algorithm(NamedTuple):
   records: Mapping[str, np.ndarray] = {}
   models: Mapping[str, Any] = {}
   times: Mapping[str, int] = {}
+  cohorts: Mapping[str, int] = {}
   step_ends: tuple[int, ...] = ()
   evaluate: Callable[[State, Sequence[Mapping[str, Any]]], list[Evaluated]] | None = None
   report: Report = Report()
@@ -322,10 +325,25 @@ class Algorithm(NamedTuple):
     """The computations that take part in some round: not those of stages that are skipped."""
     return tuple(c for c in self.computations if self.times.get(c.name, self.rounds))
 
+  def smallest_cohorts(self, task: task_lib.Task) -> Mapping[str, int]:
+    """Returns over how few clients each computation may be, as far as it is known before a run."""
+    there = min((len(task.present(r)) for r in range(1, self.rounds + 1)), default=task.num_clients)
+    sampled = min(task.clients_per_round, there)
+    return {
+        c.name: task.num_clients if c.on_labels else self.cohorts.get(c.name, sampled)
+        for c in self.used
+    }
+
   @property
   def own(self) -> Mapping[str, program_lib.OwnState]:
     """By name, what clients keep, as it is at first."""
     return {name: first for c in self.computations for name, first in c.declared.own.items()}
+
+  def showing_errors(self) -> Algorithm:
+    """Returns the algorithm whose computations declare that errors show clients' data."""
+    return self._replace(
+        computations=tuple(c._replace(shows_errors=True) for c in self.computations)
+    )
 
   def with_reports(self, reports: protection.LabelReports) -> Algorithm:
     """Returns the algorithm whose clients hold reports in place of labels."""

@@ -121,6 +121,11 @@ def build(task: task_lib.Task, params: fedcorr_params.FedCorrParams) -> algorith
           c.finetune.name: stages['finetune'] + (c.usual is c.finetune) * stages['usual'],
           **({} if c.usual is c.finetune else {c.usual.name: stages['usual']}),
       },
+      # Who is taken for noisy may be one client.
+      cohorts={
+          c.preprocess.name: min((len(visit.cohort) for visit in plan), default=0),
+          c.correct.name: 1, c.relabel_all.name: 1,
+      },
       step_ends=tuple(i for i, visit in enumerate(plan, 1) if visit.is_last),
       report=algorithm.Report(
           columns=lambda state: {'noisy_clients': int(state.records['noisy'].sum())},

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.audit import finding
 from tff_noise.federated import computation as computation_lib
@@ -9,6 +10,7 @@ from tff_noise.privacy import ledger
 from tff_noise.report import blocks
 from tff_noise.report import sections
 from tff_noise.uplink import disclosure
+from tff_noise.uplink import operations
 from tff_noise.uplink import uplink
 
 _LIMITS = (
@@ -16,7 +18,8 @@ _LIMITS = (
     'type goes to the server, and that nothing else does; an intrinsic that it does not know '
     'counts as a release. It does not prove what a value means: labels packed into an update would '
     'look like an update. What flips labels is looked at by the empirical audit (--mechanism). '
-    'How large cohorts are, and how often values are sent, is in the ledger of a run (--run_dir).'
+    'How large cohorts that depend on data become, and how often values are sent, is in the ledger '
+    'of a run (--run_dir).'
 )
 
 
@@ -25,10 +28,20 @@ def check(computation: computation_lib.Computation) -> finding.Finding:
   test = f'{computation.name}: sends what is declared, and nothing else'
   try:
     disclosure.check(computation.next, computation.fields)
-  except disclosure.UndeclaredUplinkError as error:
+  except (disclosure.UndeclaredUplinkError, operations.OperationError) as error:
     return finding.failed(test, str(error))
   edges = disclosure.client_to_server_edges(computation.next)
   return finding.passed(test, f'{len(edges)} values, each as declared')
+
+
+def check_cohort(computation: computation_lib.Computation, num_clients: int) -> finding.Finding:
+  """Says whether a secure sum may be over one client; `num_clients` take part at least."""
+  test = f'{computation.name}: no secure sum is over one client, whose value it would show'
+  try:
+    computation.require_company(num_clients)
+  except types.UsageError as error:
+    return finding.failed(test, str(error))
+  return finding.passed(test, f'{num_clients} clients at least, as far as is known before a run')
 
 
 def planned(algorithm: algorithm_lib.Algorithm, num_clients: int) -> list[ledger.Entry]:
@@ -44,6 +57,7 @@ def audit(
     title: str,
     algorithm: algorithm_lib.Algorithm,
     num_clients: int,
+    cohorts: Mapping[str, int],
     delta: float,
     about: Mapping[str, str],
 ) -> finding.Audit:
@@ -53,6 +67,7 @@ def audit(
     title: Of the audit.
     algorithm: The method.
     num_clients: C.
+    cohorts: By name of a computation, over how few clients it may be.
     delta: Of Gaussian mechanisms and central bounds, in (0, 1).
     about: What was audited, by name.
   """
@@ -61,7 +76,10 @@ def audit(
   edges = {c.name: disclosure.client_to_server_edges(c.next) for c in algorithm.computations}
   return finding.Audit(
       title,
-      tuple(map(check, algorithm.computations)),
+      (
+          *map(check, algorithm.computations),
+          *(check_cohort(c, cohorts[c.name]) for c in algorithm.used),
+      ),
       (
           finding.about({**about, 'delta': f'{delta:g}'}),
           sections.Built('What may leave a client', (sections.uplink_table(declared),)),

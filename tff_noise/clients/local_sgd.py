@@ -21,7 +21,6 @@ from tff_noise.clients import program as program_lib
 from tff_noise.clients import seeds
 from tff_noise.models import images
 from tff_noise.models import keras_model
-from tff_noise.privacy import protection
 from tff_noise.uplink import per_client
 from tff_noise.uplink import uplink
 
@@ -35,9 +34,10 @@ TRAINING_SUMS = (
         'loss', np.float32, -_MAX_LOSS * 2**16, _MAX_LOSS * 2**16,
         'training loss times examples, shown each round',
     ),
+    # Not `Counts`: whether training diverges depends on what the examples are.
     uplink.UplinkSum(
-        'examples', np.float32, 0.0, _MAX_EXAMPLES, 'turns the summed loss into a mean',
-        protection.Counts(),
+        'examples', np.float32, 0.0, _MAX_EXAMPLES,
+        'turns the summed loss into a mean; 0 where training diverged',
     ),
     uplink.UplinkSum(
         'rejected', np.int32, 0, 1, 'clients whose update was not finite and was left out'

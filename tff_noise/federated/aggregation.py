@@ -43,7 +43,10 @@ class Aggregation(NamedTuple):
 
 
 _UPDATE_REASON = 'averaged into the next global model'
-_WEIGHT_REASON = 'number of examples, the weight of the update in the mean'
+# Not `Counts`: whether training diverges depends on what the examples are.
+_WEIGHT_REASON = (
+    'number of examples, the weight of the update in the mean; 0 where training diverged'
+)
 
 
 def weighted_mean() -> Aggregation:
@@ -53,8 +56,7 @@ def weighted_mean() -> Aggregation:
       update_fields=lambda update_type: (
           _plain_field('update', update_type, _UPDATE_REASON),
           _plain_field(
-              'update weight', tff.TensorType(np.float32), _WEIGHT_REASON, lower=0,
-              protection=protection_lib.Counts(),
+              'update weight', tff.TensorType(np.float32), _WEIGHT_REASON, lower=0
           ),
       ),
       scalar=lambda _: tff.aggregators.SumFactory(),
@@ -93,8 +95,7 @@ def secure_weighted_mean(*, update_bound: float, max_examples: int) -> Aggregati
       update_fields=lambda update_type: (
           *_secure_fields('update', update_type, -bound, bound, _UPDATE_REASON),
           *_secure_fields(
-              'update weight', tff.TensorType(np.float32), 0, max_examples, _WEIGHT_REASON,
-              protection_lib.Counts(),
+              'update weight', tff.TensorType(np.float32), 0, max_examples, _WEIGHT_REASON
           ),
       ),
       scalar=lambda s: _SecureSumFactory(s.dtype(s.lower).item(), s.dtype(s.upper).item()),

@@ -38,6 +38,12 @@ from tff_noise.uplink import disclosure
 from tff_noise.uplink import per_client
 from tff_noise.uplink import uplink
 
+# What TensorFlow says of an error may be any of a client's values.
+_SHOWN_ERRORS = uplink.UplinkField(
+    'error messages', 'str', 'none', uplink.Disclosure.PER_CLIENT, None, None,
+    'shown where a computation fails, as --debug_client_errors asks', 0,
+)
+
 _State = tff.learning.templates.LearningAlgorithmState
 
 
@@ -105,6 +111,7 @@ class Computation(NamedTuple):
     trains: Whether clients train on their examples: who takes part counts as a participant of the
       round.
     model: What is trained, where a model is updated.
+    shows_errors: Whether errors of its clients are shown with their values.
   """
 
   name: str
@@ -118,6 +125,7 @@ class Computation(NamedTuple):
   sends_model: bool = True
   trains: bool = False
   model: keras_model.KerasModel | None = None
+  shows_errors: bool = False
 
   @property
   def next(self) -> tff.Computation:
@@ -154,6 +162,16 @@ class Computation(NamedTuple):
     }
     return uplink.ClientInput(program_lib.in_order(own), collections.OrderedDict())
 
+  def require_company(self, num_clients: int) -> None:
+    """Raises `UsageError` where a secure sum would be over one client, and so be its value."""
+    summed = [field.name for field in self.fields if field.disclosure.is_secure_sum]
+    if num_clients == 1 and summed:
+      raise types.UsageError(
+          f'a round of {self.name!r} may be over one client, and a secure sum over one client is '
+          f'that client: its {summed[0]} would be seen; use --aggregation=mean, which says so, or '
+          'larger cohorts'
+      )
+
   @property
   def uplink_bytes(self) -> int:
     """Size of what each client sends."""
@@ -166,10 +184,11 @@ class Computation(NamedTuple):
 
   @property
   def released(self) -> tuple[uplink.UplinkField, ...]:
-    """Everything that somebody gets to see of a client: the fields, and messages about others."""
+    """Everything that somebody gets to see of a client: fields, messages about others, errors."""
     return (
         *self.fields,
         *(uplink.field_of_message(m) for m in self.declared.messages if m.from_others),
+        *((_SHOWN_ERRORS,) if self.shows_errors else ()),
     )
 
 
@@ -432,6 +451,11 @@ def _require_updates_alone(model, declared, optimizer, selector):
   if selector is not None or optimizer.sees_updates:
     raise types.UsageError(
         '--client_dp_noise protects a sum of updates, and here the server takes single models'
+    )
+  if optimizer.evaluated is not None or optimizer.own_models is not None:
+    raise types.UsageError(
+        '--client_dp_noise protects updates alone, and here what clients keep is evaluated too, '
+        'which no noise protects: use another optimizer than fedbn'
     )
   sent = [value.name for value in (*declared.sums, *declared.reports)]
   if optimizer.server.counts_examples:

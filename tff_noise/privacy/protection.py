@@ -33,7 +33,10 @@ class Status(enum.Enum):
 
 
 class Counts(NamedTuple):
-  """Numbers of examples, which replacing an example or its label does not change."""
+  """Numbers of examples, which replacing an example or its label does not change.
+
+  Not of those whose training went well: that depends on what they are.
+  """
 
 
 class LabelReports(NamedTuple):

@@ -275,6 +275,8 @@ class SimulatedClients:
       raise ValueError(
           f'{listed.name!r} sends to single clients {sorted(declared)}, got {sorted(messages)}'
       )
+    # Not all cohorts are known before a run.
+    listed.require_company(len(cohort))
     messages = {name: np.array(values) for name, values in messages.items()}
     for name, values in messages.items():
       wanted = np.dtype(declared[name].dtype), (len(cohort), *declared[name].shape)
@@ -313,9 +315,10 @@ class SimulatedClients:
     try:
       return self._next[computation.name](*args)
     except client_error.ClientError as error:
-      failed = f'round {self._round_num}: the computation of client {cohort[error.position]} failed'
+      who = 'clients' if error.position is None else f'client {cohort[error.position]}'
+      failed = f'round {self._round_num}: the computation of {who} failed'
       self._failure = types.RunError(f'{failed}: {error.reason}')
-    # What TensorFlow says may hold the client's data: it is for who runs this, not the algorithm.
+    # Even the kind of an error is for who runs this, not for the algorithm.
     raise types.RunError(failed)
 
   def _keep(self, computation, cohort, returned, used):

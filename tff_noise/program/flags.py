@@ -149,6 +149,9 @@ def _define_all():
       ('Privacy', text, 'noise_source', 'seed',
        'Of the noise on updates. seed: runs can be repeated, and who knows the seed can subtract '
        'it; system: the system\'s cryptographic generator, its key kept in the run directory.'),
+      ('Privacy', boolean, 'debug_client_errors', False,
+       "Show what TensorFlow says where a client's computation fails, which may hold the client's "
+       'data: the run then claims no privacy at all.'),
       ('Runtime', text, 'runtime', 'local',
        "local: TFF's worker, started by this program; remote: workers that bin/worker started; "
        'accelerator: the TensorFlow of this program, which uses a GPU where it sees one.'),

@@ -103,6 +103,7 @@ class RunConfig:
   client_dp_clip: float
   client_dp_mechanism: str
   noise_source: str
+  debug_client_errors: bool
   runtime: str
   workers: tuple[str, ...]
   max_concurrent_clients: int

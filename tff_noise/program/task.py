@@ -61,9 +61,14 @@ def prepare(
     raise types.UsageError('--client_dp_noise is for methods of one stage')
   if private:
     algorithm = private_labels.declare(algorithm, task)
+  if config.debug_client_errors:
+    algorithm = algorithm.showing_errors()
   for round_num in range(1, algorithm.rounds + 1 if config.arrivals else 1):
     if not len(task.present(round_num)):
       raise types.UsageError(f'--arrivals: no client is there in round {round_num}')
+  cohorts = algorithm.smallest_cohorts(task)
+  for computation in algorithm.used:
+    computation.require_company(cohorts[computation.name])
   return Prepared(federation, task, algorithm)
 
 

@@ -47,6 +47,7 @@ def run(
       config.runtime,
       max_concurrent_clients=config.max_concurrent_clients,
       workers=config.workers,
+      shows_client_errors=config.debug_client_errors,
   )
   with child.terminable(), opened:
     system_key = noise_secret.system_key(config, directory)

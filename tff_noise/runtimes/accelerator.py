@@ -15,11 +15,14 @@ from tff_noise.runtimes import federating
 
 
 @contextlib.contextmanager
-def runtime(max_concurrent_clients: int) -> Iterator[None]:
+def runtime(
+    max_concurrent_clients: int, *, shows_client_errors: bool = False
+) -> Iterator[None]:
   """Runs TFF computations in this process while the context is open.
 
   Args:
     max_concurrent_clients: How many clients are computed at the same time, positive.
+    shows_client_errors: Whether errors say what TensorFlow says, which may hold clients' data.
 
   Raises:
     client_error.ClientError: In a computation, if that of a client fails.
@@ -30,10 +33,12 @@ def runtime(max_concurrent_clients: int) -> Iterator[None]:
 
     def create_executor(cardinalities):
       num_clients = cardinalities.get(tff.CLIENTS, 0)
-      return federating.FederatingExecutor(server, _Here(server.call, threads, num_clients))
+      here = _Here(server.call, threads, num_clients, shows_client_errors)
+      return federating.FederatingExecutor(server, here)
 
-    context = connection.OnceContext(
-        tff.framework.ResourceManagingExecutorFactory(create_executor)
+    context = _Context(
+        connection.OnceContext(tff.framework.ResourceManagingExecutorFactory(create_executor)),
+        shows_client_errors,
     )
     with tff.framework.get_context_stack().install(context):
       yield
@@ -69,11 +74,28 @@ class _Placements:
       print(f'runtime: operations of the largest computation so far: {parts}', file=sys.stderr)
 
 
+class _Context(tff.framework.SyncContext):
+  """Keeps what TensorFlow says of errors on what clients sent; `_Here` knows those of clients."""
+
+  def __init__(self, once, shows_client_errors):
+    self._once = once
+    self._shows_client_errors = shows_client_errors
+
+  def invoke(self, comp, arg):
+    """See `tff.framework.SyncContext`."""
+    return client_error.explained(
+        self._once.invoke, comp, arg, shows_values=self._shows_client_errors
+    )
+
+
 class _Here(federating.ClientSide):
   """Clients in this process: a placed value is the list of its clients' values."""
 
-  def __init__(self, call: federating.Call, threads, num_clients: int):
+  def __init__(
+      self, call: federating.Call, threads, num_clients: int, shows_client_errors: bool
+  ):
     self._call = call
+    self._shows_client_errors = shows_client_errors
     self._threads = threads
     self._num_clients = num_clients
 
@@ -100,7 +122,10 @@ class _Here(federating.ClientSide):
       try:
         return self._call(function, value)
       except tf.errors.OpError as error:
-        raise client_error.ClientError(position, error.message) from None
+        failed = client_error.ClientError(
+            position, error, shows_values=self._shows_client_errors
+        )
+      raise failed
 
     return list(self._threads.map(run, range(len(values)), values))
 

@@ -1,27 +1,51 @@
-"""Which client's computation failed."""
+"""What the driver learns of a client's computation that failed: whose it was, the kind of error.
+
+What TensorFlow says of an error may hold the client's data (`indices[0] = 7 is not in [0, 7)`), so
+it stays where it was said, unless a run asks for it, which ends all of the run's claims of privacy
+(`--debug_client_errors`).
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 import grpc
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_noise import types
+from tff_noise.runtimes import client_probe
+
+_KINDS = {code.value[0]: code.name for code in grpc.StatusCode}
+_HOW_TO_SEE = '--debug_client_errors shows what it says, and ends all claims of privacy'
 
 
 class ClientError(types.RunError):
-  """The computation of a client failed.
+  """The computation of a client failed, or one on what clients sent.
 
   Attributes:
-    position: The client's place among those of the call, from 0.
-    reason: What TensorFlow said, in one line.
+    position: The client's place among those of the call, from 0; None where no client fails alone.
+    reason: The kind of the error, such as INVALID_ARGUMENT; with `shows_values` what TensorFlow
+      said, in one line.
   """
 
-  def __init__(self, position: int, message: str):
-    """From the client's position and all that TensorFlow said."""
+  def __init__(self, position: int | None, error: Exception, *, shows_values: bool = False):
+    """From the client's position and what TensorFlow or a worker raised; keeps no more of it."""
     self.position = position
-    self.reason = _essence(message)
-    super().__init__(f'the computation of client {position} of the round failed: {self.reason}')
+    self.reason = f'{_kind(error)} ({_HOW_TO_SEE})'
+    if shows_values:
+      self.reason = f'{_kind(error)}: {_essence(_message(error))}'
+    who = 'of clients, or on what they sent,' if position is None else f'of client {position}'
+    super().__init__(f'the computation {who} of the round failed: {self.reason}')
+
+
+def _kind(error):
+  if isinstance(error, tf.errors.OpError):
+    return _KINDS.get(error.error_code, 'UNKNOWN')
+  return error.code().name
+
+
+def _message(error):
+  return error.message if isinstance(error, tf.errors.OpError) else error.details() or ''
 
 
 def _essence(message):
@@ -64,31 +88,54 @@ def _visit(value, type_signature, change):
 
 
 def explained(
-    run: Callable[[Any], Any], argument: Any, type_signature: tff.Type | None
+    run: Callable[[tff.Computation, Any], Any],
+    computation: tff.Computation,
+    argument: Any,
+    *,
+    shows_values: bool = False,
 ) -> Any:
-  """Returns `run(argument)`; says which client it was, where one fails at a worker.
+  """Returns `run(computation, argument)`; says which client it was, where one fails at a worker.
 
-  A worker does not tell. So the clients are run again, one by one, until one fails alone.
+  A worker does not tell. So what the clients compute is run again, one by one, until one fails
+  alone. Nothing of these runs leaves a client but that it has ended: see `client_probe`.
 
   Args:
-    run: From an argument to a result.
-    argument: Of the computation.
-    type_signature: Of the argument.
+    run: From a computation and its argument to a result.
+    computation: To run.
+    argument: Its argument.
+    shows_values: Whether errors say what TensorFlow says, which may hold clients' data.
 
   Raises:
-    ClientError: Where the computation of a client fails.
-    grpc.RpcError: Where another does.
+    ClientError: Where something fails in a computation with clients.
+    grpc.RpcError, tf.errors.OpError: Where a computation without clients does.
   """
   try:
-    return run(argument)
+    return run(computation, argument)
   except tff.framework.RetryableError:
     raise
-  except grpc.RpcError:
-    for position in range(num_clients(argument, type_signature) or 0):
-      try:
-        run(only(argument, type_signature, position))
-      except tff.framework.RetryableError:
-        raise
-      except grpc.RpcError as error:
-        raise ClientError(position, error.details()) from None
-    raise
+  except (grpc.RpcError, tf.errors.OpError) as error:
+    count = num_clients(argument, computation.type_signature.parameter)
+    if not count:
+      raise
+    failed = ClientError(None, error, shows_values=shows_values)
+    # What this process computes is not a client's, or says itself whose it is.
+    at_worker = isinstance(error, grpc.RpcError)
+  # Outside of `except`: an error keeps what it was raised from, and that has the values.
+  if at_worker:
+    failed = _located(run, computation, argument, count, shows_values) or failed
+  raise failed
+
+
+def _located(run, computation, argument, count, shows_values):
+  """The error of the first client that fails alone; None if none does."""
+  probe = client_probe.build(computation)
+  if probe is None:
+    return None
+  for position in range(count):
+    try:
+      run(probe, only(argument, computation.type_signature.parameter, position))
+    except tff.framework.RetryableError:
+      raise
+    except grpc.RpcError as error:
+      return ClientError(position, error, shows_values=shows_values)
+  return None

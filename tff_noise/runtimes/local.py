@@ -29,7 +29,9 @@ _END_SECONDS = 5
 
 
 @contextlib.contextmanager
-def runtime(max_concurrent_clients: int, *, silence: float = 30.0) -> Iterator[None]:
+def runtime(
+    max_concurrent_clients: int, *, silence: float = 30.0, shows_client_errors: bool = False
+) -> Iterator[None]:
   """Runs TFF computations on a local worker while the context is open.
 
   Call it from the main thread: the worker's life is tied to the thread that starts it.
@@ -38,6 +40,7 @@ def runtime(max_concurrent_clients: int, *, silence: float = 30.0) -> Iterator[N
     max_concurrent_clients: How many clients are computed at the same time, positive.
     silence: Seconds without a sign of life after which the worker is replaced. Long computations
       are no silence.
+    shows_client_errors: Whether errors say what TensorFlow says, which may hold clients' data.
 
   Raises:
     worker_process.WorkerError: If the worker does not start; in a computation, if it dies twice.
@@ -53,6 +56,7 @@ def runtime(max_concurrent_clients: int, *, silence: float = 30.0) -> Iterator[N
             allow_exposed=True,
         ),
         silence,
+        shows_client_errors,
     )
     try:
       with tff.framework.get_context_stack().install(context):
@@ -64,8 +68,14 @@ def runtime(max_concurrent_clients: int, *, silence: float = 30.0) -> Iterator[N
 class _LocalContext(tff.framework.SyncContext):
   """Computes on a worker that is replaced when it dies."""
 
-  def __init__(self, start: Callable[[int], worker_process.WorkerProcess], silence: float):
+  def __init__(
+      self,
+      start: Callable[[int], worker_process.WorkerProcess],
+      silence: float,
+      shows_client_errors: bool,
+  ):
     self._start = start
+    self._shows_client_errors = shows_client_errors
     self._restarts = 0
     self._data_cache = data_cache.DataCache()
     self._connect()
@@ -129,7 +139,7 @@ class _LocalContext(tff.framework.SyncContext):
 
   def _invoke(self, comp, arg):
     return client_error.explained(
-        lambda argument: self._once.invoke(comp, argument), arg, comp.type_signature.parameter
+        self._once.invoke, comp, arg, shows_values=self._shows_client_errors
     )
 
   def _fate(self):

@@ -10,7 +10,11 @@ from tff_noise.runtimes import remote
 
 
 def opened(
-    runtime: str, *, max_concurrent_clients: int, workers: Sequence[str] = ()
+    runtime: str,
+    *,
+    max_concurrent_clients: int,
+    workers: Sequence[str] = (),
+    shows_client_errors: bool = False,
 ) -> contextlib.AbstractContextManager[None]:
   """Returns a context in which TFF computations run where `runtime` says.
 
@@ -19,10 +23,13 @@ def opened(
     max_concurrent_clients: Clients computed at the same time, positive; of remote workers, their
       own business.
     workers: `HOST:PORT` of remote workers.
+    shows_client_errors: Whether errors say what TensorFlow says, which may hold clients' data.
   """
   if runtime == 'remote':
-    return remote.runtime(workers)
+    return remote.runtime(workers, shows_client_errors=shows_client_errors)
   if runtime == 'accelerator':
     print(f'runtime: {accelerator.describe_devices()}', file=sys.stderr)
-    return accelerator.runtime(max_concurrent_clients)
-  return local.runtime(max_concurrent_clients)
+    return accelerator.runtime(
+        max_concurrent_clients, shows_client_errors=shows_client_errors
+    )
+  return local.runtime(max_concurrent_clients, shows_client_errors=shows_client_errors)

@@ -37,7 +37,11 @@ _MAX_ATTEMPTS = 3
 
 @contextlib.contextmanager
 def runtime(
-    addresses: Sequence[str], *, silence: float = 30.0, patience: float = 300.0
+    addresses: Sequence[str],
+    *,
+    silence: float = 30.0,
+    patience: float = 300.0,
+    shows_client_errors: bool = False,
 ) -> Iterator[None]:
   """Runs TFF computations on the workers at `addresses` while the context is open.
 
@@ -46,6 +50,7 @@ def runtime(
     silence: Seconds without a sign of life after which a worker counts as gone. Long computations
       are no silence.
     patience: Seconds to wait for one to come back when all are gone.
+    shows_client_errors: Whether errors say what TensorFlow says, which may hold clients' data.
 
   Raises:
     types.UsageError: If no worker answers, or one has other versions of TFF or TensorFlow.
@@ -56,7 +61,7 @@ def runtime(
   pool = Pool(addresses, silence=silence, patience=patience)
   try:
     pool.check()
-    with tff.framework.get_context_stack().install(_RemoteContext(pool)):
+    with tff.framework.get_context_stack().install(_RemoteContext(pool, shows_client_errors)):
       yield
   finally:
     pool.close()
@@ -135,20 +140,21 @@ class Pool:
 class _RemoteContext(tff.framework.SyncContext):
   """Computes clients on the workers and the server here."""
 
-  def __init__(self, pool):
+  def __init__(self, pool, shows_client_errors):
     self._factory = _Factory(pool)
+    self._shows_client_errors = shows_client_errors
     self._once = connection.OnceContext(self._factory)
 
   def invoke(self, comp, arg):
     """See `tff.framework.SyncContext`."""
 
-    def run(argument):
+    def run(computation, argument):
       try:
-        return self._once.invoke(comp, argument)
+        return self._once.invoke(computation, argument)
       finally:
         self._factory.close()
 
-    return client_error.explained(run, arg, comp.type_signature.parameter)
+    return client_error.explained(run, comp, arg, shows_values=self._shows_client_errors)
 
 
 class _Factory(executor_factory.ExecutorFactory):

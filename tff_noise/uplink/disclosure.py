@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import tensorflow_federated as tff
 
+from tff_noise.uplink import operations
 from tff_noise.uplink import uplink
 
 SECURE_SUM = 'federated_secure_sum_bitwidth'
@@ -115,14 +116,16 @@ def _travelling_type(argument_type: tff.Type) -> tff.Type:
 
 
 def check(computation: tff.Computation, fields: Sequence[uplink.UplinkField]) -> int:
-  """Checks that `computation` sends exactly `fields`.
+  """Checks that `computation` sends exactly `fields`, and only computes besides.
 
   Returns:
     How many bytes it broadcasts to each client, constants of the aggregation included.
 
   Raises:
-    UndeclaredUplinkError: If it does not.
+    UndeclaredUplinkError: If it sends something else.
+    operations.OperationError: If it does something else.
   """
+  operations.check(computation)
   calls = _intrinsics(computation)
   compiled = collections.Counter(_edges(calls))
   declared = collections.Counter(

@@ -38,6 +38,11 @@ class Disclosure(enum.Enum):
     """Whether somebody else than the client uses its value by itself."""
     return self in (Disclosure.PER_CLIENT, Disclosure.OTHER_CLIENTS)
 
+  @property
+  def is_secure_sum(self) -> bool:
+    """Whether nobody sees a client's own value, as long as others send theirs."""
+    return self in (Disclosure.SECURE_SUM, Disclosure.DP_SECURE_SUM)
+
 
 class UplinkField(NamedTuple):
   """One value on its way from a client to the server.
