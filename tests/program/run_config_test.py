@@ -157,7 +157,7 @@ _INVALID = {
 # the method (param, base, stages), or a plain switch.
 _WITHOUT_RANGE = {
     'param', 'stages', 'allow_per_client_disclosure', 'arrivals', 'scene', 'root_dir', 'resume',
-    'resume_other_code',
+    'resume_other_code', 'debug_client_errors',
     'base_param', 'workers', 'mixed_precision', 'centralised',
     'label_epsilon', 'human_labels', 'data_dir', 'validation_dir', 'noise_matrix', 'weights',
     'public_dir',
