@@ -108,15 +108,19 @@ class CheckTest(parameterized.TestCase):
 
 class CompiledTest(federated_test_case.FederatedTestCase):
 
-  @parameterized.parameters((True, 1.0), (False, 1.0), (False, 0.0))
-  def test_the_sum_that_code_compiles(self, secure, actual):
+  @parameterized.product(
+      secure=(True, False), actual=(1.0, 0.0),
+      mechanism=(protection.GAUSSIAN, protection.DISCRETE_GAUSSIAN),
+  )
+  def test_the_sum_that_code_compiles(self, secure, actual, mechanism):
     # A noise multiplied by 0 behind the declaration is no matter of words.
-    claimed = protection.NoisySum(2.0, 0.5, 4, 20)
+    claimed = protection.NoisySum(2.0, 0.5, 4, 20, mechanism=mechanism)
     real = claimed._replace(noise_multiplier=2.0 * actual)
-    factory = aggregation.dp_mean(real, seed=3, secure=secure).update
+    aggregate = aggregation.dp_mean(real, noise_key=bytes(32), secure=secure)
     value_type = tff.to_type([(np.float32, (30, 20)), (np.float32, (20,))])
-    claim = noisy_sum.Claim(0.5, 1.0, 4)
-    ask, size = noisy_sum.compiled(factory, value_type, claim)
+    claim = noisy_sum.claim_of(claimed, 620)
+    self.assertAlmostEqual(claim.deviation, 1.0, delta=0.02)
+    ask, size = noisy_sum.compiled(aggregate, value_type, claim)
     self.assertEqual(size, 620)
     found = noisy_sum.check(ask, size, claim)
     expected = ['passed'] * 3 if actual else ['passed', 'failed']

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from unittest import mock
 
 import numpy as np
@@ -48,7 +49,7 @@ class AttackTest(federated_test_case.FederatedTestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    root = absltest.get_default_test_tmpdir()
+    root = tempfile.mkdtemp(dir=absltest.get_default_test_tmpdir())
     cls.config = _config(os.path.join(root, 'whole'))
     cls.dataset = data.load_dataset(cls.config)
     cls.scene = data.load_scene(cls.config, cls.dataset, None)

@@ -15,7 +15,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_noise.audit import finding
+from tff_noise.federated import aggregation
+from tff_noise.privacy import discrete_gaussian
+from tff_noise.privacy import protection
 from tff_noise.program import task as program_task
+from tff_noise.uplink import uplink
 
 _CLIP = 'noisy sum: no record moves it by more than the clipping norm'
 _DEVIATION = 'noisy sum: the noise is not less than claimed'
@@ -52,23 +56,40 @@ def findings(prepared: program_task.Prepared) -> list[finding.Finding]:
   Needs a TFF runtime.
   """
   shields = [f.protection for c in prepared.algorithm.used for f in c.fields]
-  noisy = [p for p in shields if hasattr(p, 'noise_multiplier')]
+  noisy = [p for p in shields if isinstance(p, protection.NoisySum)]
   if not noisy:
     return []
-  shield = noisy[0]
-  claim = Claim(shield.clip, shield.noise_multiplier * shield.clip, shield.cohort)
-  value_type = prepared.task.model.weights_type.trainable
-  ask, size = compiled(prepared.task.aggregation.update, value_type, claim)
+  value_type = tff.to_type(prepared.task.model.weights_type.trainable)
+  claim = claim_of(noisy[0], uplink.num_entries(value_type))
+  ask, size = compiled(prepared.task.aggregation, value_type, claim)
   return check(ask, size, claim)
 
 
+def claim_of(shield: protection.NoisySum, size: int) -> Claim:
+  """Returns what a protection claims of the sum of records of d entries.
+
+  Discrete noise is measured against the norm after rounding, which is a little larger than S.
+  """
+  if shield.mechanism != protection.DISCRETE_GAUSSIAN:
+    return Claim(shield.clip, shield.noise_multiplier * shield.clip, shield.cohort)
+  grid = discrete_gaussian.grid(shield.noise_multiplier, size, shield.cohort)
+  step = shield.clip / grid.steps
+  return Claim(
+      step * math.sqrt(grid.norm_squared), step * math.sqrt(shield.cohort * grid.variance),
+      shield.cohort,
+  )
+
+
 def compiled(
-    factory: tff.aggregators.WeightedAggregationFactory, value_type: tff.Type, claim: Claim
+    aggregate: aggregation.Aggregation, value_type: tff.Type, claim: Claim
 ) -> tuple[NoisySum, int]:
-  """Returns the sum that a factory compiles to, and d."""
-  process = factory.create(tff.to_type(value_type), tff.TensorType(np.float32))
+  """Returns the sum that an aggregation compiles to, and d."""
+  beside = np.arange(claim.cohort, dtype=np.int32)  # Clients' ids, where shares are drawn by them.
+  if not aggregate.by_client:
+    beside = np.ones(claim.cohort, np.float32)
+  process = aggregate.update.create(value_type, tff.TensorType(beside.dtype.type))
   like = tff.types.structure_from_tensor_type_tree(
-      lambda t: np.zeros(t.shape, t.dtype), tff.to_type(value_type)
+      lambda t: np.zeros(t.shape, t.dtype), value_type
   )
   shapes = [np.shape(part) for part in tf.nest.flatten(like)]
   sizes = [math.prod(shape) for shape in shapes]
@@ -81,7 +102,7 @@ def compiled(
     return tf.nest.pack_sequence_as(like, parts)
 
   def ask(round_num, records):
-    weights = [np.float32(1)] * len(records)
+    weights = list(beside)
     while len(states) <= round_num:
       states.append(process.next(states[-1], zeros, weights).state)
     output = process.next(states[round_num], [structured(r) for r in records], weights)
@@ -115,6 +136,7 @@ def _records(size, clip):
   return {
       'a thousand times the norm, everywhere': np.full(size, 1e3 * clip / math.sqrt(size)),
       'one huge entry': spike,
+      'squares beyond float32': np.full(size, 1e20, np.float32),
       'large and random': draw.normal(size=size) * 1e4 * clip,
       'just above the norm': np.full(size, -1.01 * clip / math.sqrt(size)),
   }
