@@ -43,7 +43,10 @@ def audit(
   with local.runtime(config.max_concurrent_clients):
     key = noise_secret.system_key(config, run_directory.RunDirectory(run.path))
     prepared = task_lib.prepare(config, dataset, scene, key)
-    method = computations.audit('', prepared.algorithm, scene.num_clients, delta, {})
+    cohorts = prepared.algorithm.smallest_cohorts(prepared.task)
+    method = computations.audit(
+        '', prepared.algorithm, scene.num_clients, cohorts, delta, {}
+    )
     found = findings(run, seal, config, prepared, dataset, scene)
     return audit_runs.ByCode(method, tuple(found))
 
