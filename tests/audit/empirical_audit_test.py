@@ -290,13 +290,15 @@ class CorrectMechanismTest(parameterized.TestCase):
     table = mechanism.randomized_response(epsilon, num_classes)
     fresh = _fresh(seed, table.keep_probability, num_classes)
     for report, memoised in ((_rr(seed, table=table), True), (fresh, False)):
-      findings = _run(report, table, declared_memoised=memoised)
+      # Of 100 classes, one that is never reported is missed after thousands of reports only.
+      trials = 4000 if num_classes == 100 else 1000
+      findings = _run(report, table, trials, declared_memoised=memoised)
       self.assertEqual(
           [f.verdict for f in findings.values()], [_PASSED] * 8, (memoised, findings)
       )
 
   def test_lower_bounds_are_below_and_near_the_claim(self):
-    findings = _run(_rr())
+    findings = _separately(_rr())
     for name in ('two worlds', 'one run'):
       self.assertAlmostEqual(findings[name].claim, math.log(2.25))
       self.assertBetween(findings[name].value, 0.6, findings[name].claim)
@@ -341,8 +343,11 @@ class CorrectMechanismTest(parameterized.TestCase):
     ]
     alarms = sum(bool(_failed(findings)) for findings in runs)
     self.assertLessEqual(alarms, stats.binom.ppf(1 - 1e-4, 25, 0.2))
-    # Nor is it silent because it cannot find anything.
-    self.assertNotIn(_NO_EVIDENCE, {f.verdict for findings in runs for f in findings.values()})
+    # Nor is it silent because it cannot find anything, but for a class that is never reported.
+    silent = {
+        name for findings in runs for name, f in findings.items() if f.verdict is _NO_EVIDENCE
+    }
+    self.assertEqual(silent, {'support'})
 
   @parameterized.named_parameters(
       ('two_worlds', lambda r: audit_lib.two_worlds(r, 3, math.log(2), 500, 0.2)),
@@ -444,7 +449,7 @@ class NoAnswerTest(parameterized.TestCase):
        'the mechanism raised ValueError: labels must be in 0 to 4, found'),
       ('of_more_classes', _rr(table=mechanism.randomized_response('0.81', 14)),
        'reports must be in 0 to 9, found 0 to 13'),
-      ('negative', lambda y, i, c: y - 10, 'reports must be in 0 to 9, found -10 to'),
+      ('negative', lambda y, i, c: y - 10, 'reports must be in 0 to 9, found -[0-9]+ to'),
       ('float', lambda y, i, c: y * 1.0, 'expected [0-9]+ whole reports, found float64'),
       ('nan', lambda y, i, c: y * math.nan, 'expected [0-9]+ whole reports, found float64'),
       ('bool', lambda y, i, c: y > 3, 'expected [0-9]+ whole reports, found bool'),
@@ -494,7 +499,7 @@ class NoEvidenceTest(parameterized.TestCase):
 
   def test_nothing_guessed(self):
     # Always another label than the two in question.
-    finding = audit_lib.one_run(lambda y, i, c: (i + 5) % 10, 10, 0.8, 1000, _ALPHA)
+    finding = audit_lib.one_run(lambda y, i, c: (y + 5) % 10, 10, 0.8, 1000, _ALPHA)
     self.assertEqual((finding.verdict, finding.value), (_NO_EVIDENCE, 0))
 
 

@@ -78,9 +78,13 @@ class GroupNormTest(parameterized.TestCase):
     for layer in (ours, keras):
       layer.build((None, 4))
     self.assertEqual([w.name for w in ours.weights], [w.name for w in keras.weights])
+
+  def test_weights_have_the_layer_s_name_in_a_model_that_is_made_again(self):
     x = tf.keras.Input((4,))
-    again = tf.keras.Model.from_config(tf.keras.Model(x, ours(x)).get_config())
+    model = tf.keras.Model(x, group_norm.GroupNormalization(2, name='norm')(x))
+    again = tf.keras.Model.from_config(model.get_config())
     self.assertIsInstance(again.layers[-1], group_norm.GroupNormalization)
+    self.assertEqual([w.name for w in again.weights], ['norm/gamma:0', 'norm/beta:0'])
 
 
 if __name__ == '__main__':

@@ -17,6 +17,9 @@ class GroupNormalization(tf.keras.layers.GroupNormalization):
   Wu & He 2018, "Group Normalization", equations 1 to 6.
   """
 
+  def get_build_config(self) -> None:
+    """None: rebuilt from a configuration before its first call, weights lack the layer's name."""
+
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
     """Normalises float `[b, ..., C]` over each example's positions and each group's channels."""
     outputs = _normalized(
