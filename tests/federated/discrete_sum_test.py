@@ -1,5 +1,6 @@
 """Tests of the distributed discrete Gaussian: its noise, its rounding, what a sum of it is."""
 
+import bisect
 import itertools
 import math
 
@@ -49,13 +50,33 @@ class SampleTest(parameterized.TestCase):
   @parameterized.parameters((1, 3, 3), (2, 2, 5), (4, 1, 10), (3, 4, 2))
   def test_every_random_number_gives_what_the_table_says(self, variance, words, word_bits):
     table = discrete_gaussian.inversion_table(variance, words, word_bits)
-    every = np.array(list(itertools.product(range(2**word_bits), repeat=words)), np.int64)
-    found = discrete_sum.inverted(
-        table, tf.constant(every[:, 0]), lambda i: tf.constant(every[:, i])
-    ).numpy()
+    every = np.array(list(itertools.product(range(2**word_bits), repeat=words)), np.int32)
+    # One number after the other, for lower words are drawn for those alone that need them.
+    found = [
+        int(discrete_sum.inverted(
+            table, tf.constant(number[:1]), lambda i, shape, n=number: tf.fill(shape, n[i]),
+            word_bits,
+        )[0])
+        for number in every
+    ]
     weights = 2 ** (word_bits * np.arange(words - 1, -1, -1))
     expected = np.searchsorted(weights @ table, every @ weights, side='right')
     np.testing.assert_array_equal(found, expected)
+
+  @parameterized.parameters(64, 1000, 100_000)
+  def test_around_each_column_and_between(self, variance):
+    table = discrete_gaussian.inversion_table(variance)
+    top = np.unique(table[0]).astype(np.int64)
+    draw = np.random.default_rng(0).integers(0, 2**31, 5000)
+    first = np.concatenate([draw, top - 1, top, top + 1, [0, 2**31 - 1]])
+    first = first[(first >= 0) & (first < 2**31)]
+    for lower in (0, 1, 2**31 - 1):
+      found = discrete_sum.inverted(
+          table, tf.constant(first, tf.int32), lambda i, shape, lower=lower: tf.fill(shape, lower)
+      )
+      columns = [tuple(column) for column in table.T.tolist()]
+      expected = [bisect.bisect_right(columns, (f, *[lower] * 7)) for f in first.tolist()]
+      np.testing.assert_array_equal(found, expected)
 
   @parameterized.parameters(64, 1000, 6_700_000)
   def test_is_the_discrete_gaussian(self, variance):
@@ -85,7 +106,7 @@ class SampleTest(parameterized.TestCase):
 class RoundingTest(parameterized.TestCase):
 
   def test_is_up_or_down_and_right_in_the_mean(self):
-    vector = tf.constant([0.25, -0.25, 3.0, -7.9, 0.0], tf.float64)
+    vector = tf.constant([0.25, -0.25, 3.0, -7.9, 0.0], tf.float32)
     draws = np.array([
         discrete_sum.rounded(vector, 10**6, _seed(5, i)).numpy() for i in range(2000)
     ])
@@ -100,12 +121,13 @@ class RoundingTest(parameterized.TestCase):
       vector = draw.normal(size=entries)
       vector *= grid.steps / np.linalg.norm(vector)
       for bound in (grid.norm_squared, int(vector @ vector)):
-        found = discrete_sum.rounded(tf.constant(vector), bound, _seed(0, entries)).numpy()
+        given = tf.constant(vector, tf.float32)
+        found = discrete_sum.rounded(given, bound, _seed(0, entries)).numpy()
         self.assertLessEqual(found @ found, bound)
         self.assertGreater(found @ found, 0.7 * bound)
     # One that is too large in spite of all.
     np.testing.assert_array_equal(
-        discrete_sum.rounded(tf.constant([9.0], tf.float64), 80, _seed(0, 0)), [0]
+        discrete_sum.rounded(tf.constant([9.0], tf.float32), 80, _seed(0, 0)), [0]
     )
 
 

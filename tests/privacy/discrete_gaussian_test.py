@@ -49,7 +49,7 @@ class TableTest(parameterized.TestCase):
       so_far = weights[0]
       for k in range(table.shape[1]):
         so_far += 2 * weights[k] if k else 0
-        found = sum(int(word) << (62 * (3 - i)) for i, word in enumerate(table[:, k]))
+        found = sum(int(word) << (31 * (7 - i)) for i, word in enumerate(table[:, k]))
         self.assertLessEqual(abs(found - so_far / total * 2**248), 2, k)
       # What is left out.
       self.assertLess(1 - so_far / total, mpmath.mpf(2) ** -248)

@@ -9,6 +9,8 @@ used: they round and check norms in float32, draw from the time and from unseede
 rounding that fails raises an error, which is a release, and their sampler is not exact.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -20,6 +22,8 @@ from tff_noise.privacy import discrete_gaussian
 
 # Of a rounding whose norm is too large; each succeeds with probability 1 - e^-1/2 at least.
 _TRIES = 32
+# A guide of 2^16 entries stays in a processor's cache.
+_GUIDE_BITS = 16
 # What a client's seed is for.
 _NOISE, _ROUNDING = 0, 1
 
@@ -65,13 +69,13 @@ class DiscreteMean(tff.aggregators.WeightedAggregationFactory):
       def run(value, client, round_num):
         seed = noise_seed.derive(key, round_num, client)
         parts = clipping.clip_to_norm(tf.nest.flatten(value), clip)
-        scaled = [tf.cast(tf.reshape(p, [-1]), tf.float64) * (grid.steps / clip) for p in parts]
+        vector = tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
         whole = rounded(
-            tf.concat(scaled, 0), grid.norm_squared, noise_seed.derive(seed, _ROUNDING)
+            vector * (grid.steps / clip), grid.norm_squared, noise_seed.derive(seed, _ROUNDING)
         )
         if table is not None:
           whole += sample(table, tf.shape(whole), noise_seed.derive(seed, _NOISE))
-        return tf.cast(tf.math.floormod(whole, modulus), tf.int32)
+        return tf.bitwise.bitwise_and(whole, modulus - 1)
 
       return run(value, client, round_num)
 
@@ -118,31 +122,29 @@ def rounded(vector: tf.Tensor, norm_squared: int, seed: tf.Tensor) -> tf.Tensor:
   The norm is that of the integers, exactly: what it promises depends on nothing before it.
 
   Args:
-    vector: float64 `[d]`, finite, whose squared norm is at most `norm_squared`.
-    norm_squared: What that of the result is at most.
+    vector: float32 `[d]`, finite, whose squared norm is at most about `norm_squared`.
+    norm_squared: What that of the result is at most; below 2^60.
     seed: int64 `[2]`.
 
   Returns:
-    int64 `[d]`; 0 if it would be too large in spite of all.
+    int32 `[d]`; 0 if it would be too large in spite of all.
   """
   floor = tf.floor(vector)
-  rest = vector - floor
+  rest, low = vector - floor, tf.cast(floor, tf.int32)
 
   def draw(number):
-    uniform = tf.random.stateless_uniform(
-        tf.shape(vector), noise_seed.derive(seed, number), dtype=tf.float64
-    )
-    return tf.cast(floor, tf.int64) + tf.cast(uniform < rest, tf.int64)
+    uniform = tf.random.stateless_uniform(tf.shape(vector), noise_seed.derive(seed, number))
+    return low + tf.cast(uniform < rest, tf.int32)
 
   def fits(whole):
-    return tf.reduce_sum(whole * whole) <= norm_squared
+    return tf.reduce_sum(tf.square(tf.cast(whole, tf.int64))) <= norm_squared
 
   _, whole = tf.while_loop(
       lambda number, whole: tf.logical_and(number < _TRIES, tf.logical_not(fits(whole))),
       lambda number, whole: (number + 1, draw(number)),
       (1, draw(0)),
   )
-  whole = tf.cond(fits(whole), lambda: whole, lambda: tf.cast(vector, tf.int64))
+  whole = tf.cond(fits(whole), lambda: whole, lambda: tf.cast(vector, tf.int32))
   return tf.cond(fits(whole), lambda: whole, lambda: tf.zeros_like(whole))
 
 
@@ -150,50 +152,84 @@ def sample(table: np.ndarray, shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
   """Draws discrete Gaussians by inversion; all comparisons are of integers.
 
   Args:
-    table: Of `discrete_gaussian.inversion_table`, with words of 62 bits.
+    table: Of `discrete_gaussian.inversion_table`, with words of 31 bits.
     shape: int32 `[1]`.
     seed: int64 `[2]`.
 
   Returns:
-    int64 of this shape.
+    int32 of this shape.
   """
-  def word(number):
+  def word(number, shape):
     return tf.random.stateless_uniform(
-        shape, noise_seed.derive(seed, number), minval=None, maxval=None, dtype=tf.int64
+        shape, noise_seed.derive(seed, number), minval=None, maxval=None, dtype=tf.int32
     )
 
   mask = 2**discrete_gaussian.WORD_BITS - 1
-  first = word(0)
+  first = word(0, shape)
   magnitude = inverted(
       table, tf.bitwise.bitwise_and(first, mask),
-      lambda number: tf.bitwise.bitwise_and(word(number), mask),
+      lambda number, shape: tf.bitwise.bitwise_and(word(number, shape), mask),
   )
   # The sign is a bit that the mask leaves out.
   return tf.where(first < 0, -magnitude, magnitude)
 
 
-def inverted(table: np.ndarray, first: tf.Tensor, further) -> tf.Tensor:
-  """Returns int64 `[d]`, how many columns of the table are at most each random number.
+def inverted(
+    table: np.ndarray,
+    first: tf.Tensor,
+    further: Callable[[int, tf.Tensor], tf.Tensor],
+    word_bits: int = discrete_gaussian.WORD_BITS,
+) -> tf.Tensor:
+  """Returns int32 `[d]`, how many columns of the table are at most each random number.
+
+  The highest bits of most numbers leave one column open at most, with which they are compared;
+  searching for the others alone takes a fifth of the time of searching for all.
 
   Args:
-    table: int64 `[words, n]`.
-    first: int64 `[d]`, the random numbers' highest words.
-    further: From 1, ..., words - 1 to int64 `[d]`, the lower ones. They matter where the highest is
-      one of the table's, which is next to never, and are not drawn elsewhere.
+    table: int32 `[words, n]`.
+    first: int32 `[d]`, the random numbers' highest words.
+    further: From 1, ..., words - 1 and a shape to int32 of that shape: lower words of those numbers
+      that need them, where the highest is one of the table's, which is next to never.
+    word_bits: Bits of each word.
   """
+  shift = max(0, word_bits - _GUIDE_BITS)
+  guide = tf.gather(
+      tf.constant(_guide(table[0], shift, word_bits)), tf.bitwise.right_shift(first, shift)
+  )
+  below, following = tf.unstack(guide, axis=1)
+  open_ = tf.where(tf.logical_or(below < 0, tf.equal(following, first)))
+  searched = _searched(table, tf.gather_nd(first, open_), further)
+  return tf.tensor_scatter_nd_update(
+      below + tf.cast(following < first, tf.int32), open_, searched
+  )
+
+
+def _guide(top, shift, word_bits):
+  """For each value of the highest bits: how many columns are below all numbers that begin so, and
+  the next column's highest word; -1 and any where several columns lie among these numbers.
+  """
+  starts = np.arange(2 ** (word_bits - shift) + 1, dtype=np.int64) << shift
+  below = np.searchsorted(top, starts)
+  following = np.append(top, 2**word_bits - 1)[below[:-1]]
+  several = np.diff(below) > 1
+  return np.stack([np.where(several, -1, below[:-1]), following], 1).astype(np.int32)
+
+
+def _searched(table, first, further):
+  """As `inverted`, by a search for each number."""
   top = tf.constant(table[0])
-  below = tf.searchsorted(top, first, side='left', out_type=tf.int64)
+  below = tf.searchsorted(top, first, side='left')
   equal = tf.equal(tf.gather(top, tf.minimum(below, len(table[0]) - 1)), first)
-  tied = tf.reshape(tf.where(equal), [-1])
+  tied = tf.where(equal)
 
   def compare():
-    words = [tf.gather(first, tied)]
-    words += [tf.gather(further(i), tied) for i in range(1, len(table))]
-    at_most = tf.ones([tf.size(tied), len(table[0])], tf.bool)
+    words = [tf.gather_nd(first, tied)]
+    words += [further(i, tf.shape(words[0])) for i in range(1, len(table))]
+    at_most = tf.ones([tf.size(words[0]), len(table[0])], tf.bool)
     for row, drawn in reversed(list(zip(table, words, strict=True))):
       column, drawn = tf.constant(row)[tf.newaxis], drawn[:, tf.newaxis]
       at_most = tf.logical_or(column < drawn, tf.logical_and(tf.equal(column, drawn), at_most))
-    counts = tf.reduce_sum(tf.cast(at_most, tf.int64), 1)
-    return tf.tensor_scatter_nd_update(below, tied[:, tf.newaxis], counts)
+    counts = tf.reduce_sum(tf.cast(at_most, tf.int32), 1)
+    return tf.tensor_scatter_nd_update(below, tied, counts)
 
   return tf.cond(tf.size(tied) > 0, compare, lambda: below)

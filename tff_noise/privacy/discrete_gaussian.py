@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Bits of a random word that the table is compared with: an int64 has a bit left for the sign.
-WORD_BITS = 62
-_WORDS = 4
+# Bits of a random word that the table is compared with: an int32 has a bit left for the sign.
+WORD_BITS = 31
+_WORDS = 8
 # Of standard deviation 2^14, for which a table has 305,000 columns: 10 MB.
 _LARGEST_VARIANCE = 2**28
 # Below it, a sum of discrete Gaussians is not close enough to one.
@@ -76,7 +76,7 @@ def _bernoulli_exp(exponent, below):
 def inversion_table(
     variance: int, words: int = _WORDS, word_bits: int = WORD_BITS
 ) -> np.ndarray:
-  """Returns int64 `[words, n]`, the distribution function of |k|, the highest bits first.
+  """Returns int32 `[words, n]`, the distribution function of |k|, the highest bits first.
 
   Column k holds the B = words * word_bits bits of floor(2^B P(|N| <= k)). For U uniform in
   [0, 2^B), the number of columns that are at most U is distributed as |N|, within (n + 2) 2^-B in
@@ -85,7 +85,7 @@ def inversion_table(
   Args:
     variance: v, positive.
     words: Numbers a value is split into.
-    word_bits: Bits of each, at most 62.
+    word_bits: Bits of each, at most 31.
   """
   bits = words * word_bits
   # The tail from n on is less than e^(-n^2 / (2 v)) of the whole, here 2^-(B + 2).
@@ -98,7 +98,7 @@ def inversion_table(
     columns.append(min((so_far << bits) // total, (1 << bits) - 1))
   mask = (1 << word_bits) - 1
   return np.array(
-      [[c >> (word_bits * (words - 1 - i)) & mask for c in columns] for i in range(words)], np.int64
+      [[c >> (word_bits * (words - 1 - i)) & mask for c in columns] for i in range(words)], np.int32
   )
 
 
