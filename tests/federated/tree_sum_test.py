@@ -15,7 +15,7 @@ from tff_noise.privacy import protection
 from tff_noise.privacy import tree
 from tff_noise.uplink import disclosure
 
-_SIZE = 4000
+_ZEROS = np.zeros(4000)
 _TYPE = tff.to_type([(np.float32, (40, 80)), (np.float32, (800,))])
 _TREE = protection.NoisySum(
     1.5, 2.0, cohort=4, population=8, mechanism=protection.TREE, sampling=protection.CYCLIC
@@ -32,7 +32,7 @@ def _update(values):
   return [values[:3200].reshape(40, 80), values[3200:]]
 
 
-def _sums(process, rounds, values=np.zeros(_SIZE)):
+def _sums(process, rounds, values=_ZEROS):
   """float64 `[rounds, d]`: what is released of each round, times the cohort; the last state."""
   state, found = process.initialize(), []
   for _ in range(rounds):
@@ -80,7 +80,7 @@ class TreeSumTest(federated_test_case.FederatedTestCase):
   @parameterized.parameters(False, True)
   def test_clipped_updates_are_under_the_noise(self, secure):
     # Norm 10 to norm 2.
-    values = np.zeros(_SIZE)
+    values = _ZEROS.copy()
     values[:2] = 6.0, 8.0
     process = _process(secure=secure)
     without, _ = _sums(process, 3)
@@ -94,7 +94,7 @@ class TreeSumTest(federated_test_case.FederatedTestCase):
     np.testing.assert_array_equal(_sums(process, 4)[0], first)
     # From a state that was kept, as a run that is continued has it.
     _, state = _sums(process, 3)
-    output = process.next(state, [_update(np.zeros(_SIZE))] * 2, [np.float32(1)] * 2)
+    output = process.next(state, [_update(_ZEROS)] * 2, [np.float32(1)] * 2)
     np.testing.assert_array_equal(
         np.concatenate([np.ravel(part) for part in output.result]) * 4.0, first[3]
     )

@@ -7,9 +7,9 @@ left children alone, and of these one ends in each round: that of round t is ove
 `before(t)` + 1 to t, as many as the largest power of two that divides t. So the last round names a
 node, level and index do not have to.
 
-Given what was released before, a node is a sum with Gaussian noise of its own, and R nodes and the R
-releases of R rounds are functions of each other. Hence the nodes compose, adaptively, to one
-Gaussian mechanism whose squared sensitivity is the sum of theirs.
+The releases of R rounds and the nodes that end in them are functions of each other, and given those
+before it a node is a sum with Gaussian noise of its own. Hence a run is the adaptive composition of
+R Gaussian mechanisms, which is one whose squared sensitivity is the sum of theirs.
 """
 
 import numpy as np

@@ -108,8 +108,8 @@ def _define_all():
       ('Training', integer, 'rounds', 100, 'R, communication rounds.'),
       ('Training', integer, 'clients_per_round', 10, 'Clients drawn in each round.'),
       ('Training', text, 'client_sampling', 'fixed',
-       'fixed: so many clients are drawn in each round; cyclic: they have turns, in an order of all '
-       'clients that is drawn once and need not be kept secret.'),
+       'fixed: so many clients are drawn in each round; cyclic: they have turns, in an order that '
+       'is drawn once and need not be kept secret.'),
       ('Training', text, 'arrivals', None,
        'Clients that join late or drop out: a CSV file with the columns client, joins, leaves '
        '(rounds), or uniform:SHARE:LAST_ROUND.'),
