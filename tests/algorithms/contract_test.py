@@ -33,6 +33,7 @@ from tff_noise.privacy import protection
 from tff_noise.program import clients as clients_lib
 from tff_noise.program import training
 from tff_noise.selection import availability as availability_lib
+from tff_noise.selection import policies
 from tff_noise.uplink import disclosure
 from tff_noise.uplink import uplink
 
@@ -268,6 +269,25 @@ class ContractTest(federated_test_case.FederatedTestCase):
     # Of these who takes part follows from what clients sent.
     if name not in ('clipfl', 'fedcorr', 'poc', 'rhfl'):
       self.assertLen(entries, compared)
+
+  @parameterized.named_parameters(*_ALL)
+  def test_takes_clients_in_turns_or_says_that_it_chooses_them(self, name):
+    algorithm, task = _build(name)
+    _, declared = _entries(name, _ran(name).folder)
+    replayed = replay.run(
+        algorithm, task._replace(sampling='cyclic'), _federation(), declared, ledger.UNSEALED
+    )
+    if catalog.ALGORITHMS[name].chooses_clients:
+      self.assertIn('clients have turns', replayed.stopped)
+      return
+    self.assertEqual(replayed.stopped, '')
+    before = np.zeros(task.num_clients, np.int64)
+    for round_num, done in enumerate(replayed.rounds, 1):
+      turn = policies.cyclic(
+          task.seed, round_num, np.arange(task.num_clients), task.clients_per_round
+      )
+      self.assertEqual(np.flatnonzero(done.participations - before).tolist(), turn.tolist())
+      before = done.participations
 
   @parameterized.named_parameters(*_ALL)
   def test_judges_all_its_clients(self, name):

@@ -26,8 +26,8 @@ from tff_noise.uplink import uplink
 _CLIP = 'noisy sum: no record moves it by more than the clipping norm'
 _DEVIATION = 'noisy sum: the noise is not less than claimed'
 _INDEPENDENCE = 'noisy sum: the noise of rounds, entries and clients is independent'
-# At most so many noises are drawn, but in two rounds at least; of a tree in four, after which a node
-# has taken in others.
+# At most so many noises are drawn, but in two rounds at least; of a tree in four, of which one node
+# takes in two.
 _SAMPLES, _ROUNDS = 200_000, 16
 _FEWEST_ROUNDS, _FEWEST_OF_TREE = 2, 4
 # Of any false alarm of one test.

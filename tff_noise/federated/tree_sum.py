@@ -29,8 +29,10 @@ class TreeSum(gaussian_sum.GaussianSum):
 
   def noise(self, parts: Sequence[tf.Tensor], round_num: tf.Tensor) -> list[tf.Tensor]:
     """See base class."""
+    draw = super().noise
+
     def node(end):
-      return super(TreeSum, self).noise(parts, end - 1)
+      return draw(parts, end - 1)
 
     def take_off(end, noise):
       return tree.before(end), [a - b for a, b in zip(noise, node(end), strict=True)]
