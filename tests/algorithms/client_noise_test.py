@@ -192,7 +192,7 @@ class RunTest(federated_test_case.FederatedTestCase):
     self.assertIs(cost.status, protection.Status.NONE)
 
   def test_the_model_has_the_noise_of_the_nodes_of_the_last_round(self):
-    # Without a step, the model is the noise: of rounds 1 to 4 one node, of 1 to 3 two.
+    # Without steps of clients it is what moves the model: of rounds 1 to 4 one node, of 1 to 3 two.
     task = _turns(protection.TREE)
     task = task._replace(training=task.training._replace(learning_rate=1e-30))
     with mock.patch.object(tree_sum, 'TreeSum', wraps=tree_sum.TreeSum) as made:
@@ -207,7 +207,8 @@ class RunTest(federated_test_case.FederatedTestCase):
     like = [tf.convert_to_tensor(w) for w in algorithm.init().weights.trainable]
     node = [np.concatenate([np.ravel(n) for n in noise(like, i)]) for i in range(4)]
     for model, ends in zip(models[1:], ([0], [1], [1, 2], [3]), strict=True):
-      np.testing.assert_allclose(model - models[0], sum(node[i] for i in ends) / 2, atol=1e-5)
+      # An update is what is taken off.
+      np.testing.assert_allclose(models[0] - model, sum(node[i] for i in ends) / 2, atol=1e-5)
 
   def test_secure_sum_costs_the_same(self):
     algorithm = _build('fedavg', _task(secure=True))

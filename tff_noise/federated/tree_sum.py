@@ -39,6 +39,6 @@ class TreeSum(gaussian_sum.GaussianSum):
 
     end = round_num + 1
     start = tree.before(end)
-    # The nodes that it takes in: the last round of the next one is where one of them begins.
+    # The nodes that it takes in, from the last one: each begins where the one before it ends.
     _, noise = tf.while_loop(lambda last, _: last > start, take_off, (end - 1, node(end)))
     return noise
