@@ -393,6 +393,7 @@ class TurnsTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ({'method': 'fedcorr'}, '--method=fedcorr'), ({'method': 'clipfl'}, '--method=clipfl'),
+      ({'method': 'rhfl'}, '--method=rhfl'),
       ({'method': 'poc'}, '--method=poc'), ({'base': 'poc'}, '--base=poc'),
       ({'method': 'gce', 'base': 'poc'}, '--base=poc'),
   )

@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     takes_base: Whether it can run on the optimizer that --base names.
     compares_models: Whether the server compares models of single clients, so that no update can be
       summed securely.
-    chooses_clients: Whether it says itself who takes part in its rounds.
+    chooses_clients: Whether it says itself who takes part in its rounds, or in some of them.
     corrects_labels: Whether clients change their labels.
     fewest_clients: Below which a sum over all clients would hide nothing.
     report: Modules of `tff_noise.report` with its sections of the report.
@@ -131,7 +131,7 @@ _ENTRIES = (
     Entry('rhfl', 'models of their own, which learn from the mean prediction on public images',
           'Fang and Ye, Robust Federated Learning with Noisy and Heterogeneous Clients, CVPR 2022',
           'rhfl:build', parameters.RHFLParams, stages=('pretrain', 'collaborate'),
-          fewest_clients=3),
+          chooses_clients=True, fewest_clients=3),
     Entry('rofl', 'class centroids that all clients share, small losses, and pseudo-labels',
           'Yang et al., Robust Federated Learning with Noisy Labels, IEEE Intelligent Systems 2022',
           'rofl:build', parameters.RoFLParams, takes_base=True),
