@@ -88,6 +88,24 @@ class CostTest(parameterized.TestCase):
         single.get_epsilon_for_delta(_DELTA), delta=1e-3,
     )
 
+  @parameterized.parameters(
+      # The table of docs/privacy.md: secret, not secret, cyclic, and a tree with as much noise.
+      (100, 60, 4.0, (10.97, 23.35, 14.83, 20.81)), (1000, 200, 4.0, (1.736, 54.38, 7.511, 4.529)),
+      (1000, 200, 1.0, (27.25, 519.7, 46.21, 25.37)),
+  )
+  def test_the_table_of_the_documentation(self, population, rounds, multiplier, expected):
+    # The sum over t rounds has the noise of t of them, or of as many nodes as t has digits 1.
+    digits = [bin(t).count('1') for t in range(1, rounds + 1)]
+    same = multiplier * math.sqrt((rounds + 1) / 2 / (sum(digits) / rounds))
+    fixed = protection.NoisySum(multiplier, 1.0, 50, population)
+    turns = fixed._replace(sampling=protection.CYCLIC)
+    in_tree = turns._replace(mechanism=protection.TREE, noise_multiplier=same)
+    for shield, epsilon in zip(
+        (fixed, fixed._replace(population=50), turns, in_tree), expected, strict=True
+    ):
+      found = protection.cost(shield, rounds, _CLIENT, _DELTA).epsilon
+      self.assertAlmostEqual(found / epsilon, 1, delta=1e-3)
+
   def test_a_tree_costs_nobody_knows_what_where_clients_are_drawn(self):
     for sampling in (protection.FIXED, 'poisson'):
       cost = protection.cost(_TREE._replace(sampling=sampling), 1, _CLIENT, _DELTA)

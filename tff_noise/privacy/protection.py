@@ -261,8 +261,8 @@ def describe(protection: Protection) -> Description:
   on = 'their sum'
   if protection.mechanism == TREE:
     on = (
-        'each node of a binary tree of their sums over rounds: what a round has too much for the '
-        'sum over all rounds so far is taken off again in later ones'
+        'each node of a binary tree of their sums over rounds, of which the sums over all rounds '
+        'so far are made'
     )
   return Description(
       f'updates cut to norm {protection.clip:g}, {_NOISE[protection.mechanism]} of '
@@ -280,8 +280,8 @@ def _accounting(protection):
       composed = 'the nodes of the tree, by the rounds of each'
     return (
         f'exact composition of {composed} that one client takes part in; cohorts of '
-        f'{protection.cohort} have turns in a public order of {protection.population} clients, '
-        'which nothing has to be kept secret of; without amplification by sampling'
+        f'{protection.cohort} have turns in a public order of {protection.population} clients; '
+        'without amplification by sampling'
     )
   if protection.population > protection.cohort:
     return (
