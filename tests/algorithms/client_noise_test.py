@@ -1,5 +1,7 @@
 """DP-FedAvg under methods and optimizers: what runs, what is refused, what the ledger says."""
 
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest
@@ -12,9 +14,12 @@ from tests.program import runs
 from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.federated import aggregation
+from tff_noise.federated import gaussian_sum
 from tff_noise.federated import task as task_lib
+from tff_noise.federated import tree_sum
 from tff_noise.optimizers import catalog as optimizers
 from tff_noise.privacy import accountant
+from tff_noise.privacy import cyclic
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
 from tff_noise.program import training
@@ -24,6 +29,7 @@ from tff_noise.uplink import uplink
 _SIZES = (5, 8, 4, 6)
 _NOISY = protection.NoisySum(2.0, 0.5, cohort=2, population=4)
 _DISCRETE = _NOISY._replace(mechanism=protection.DISCRETE_GAUSSIAN, population=2)
+_TREE = _NOISY._replace(mechanism=protection.TREE, sampling=protection.CYCLIC)
 _SINGLE_MODELS = (
     '^--client_dp_noise protects a sum of updates, and here the server takes single models$'
 )
@@ -54,6 +60,12 @@ def _task(base='', norm='group', shield=_NOISY, secure=False):
     return task
   entry = optimizers.OPTIMIZERS[base]
   return task._replace(optimizer=entry.build(task, entry.params()))
+
+
+def _turns(mechanism, secure=False):
+  """4 rounds in which clients have turns."""
+  task = _task(shield=_TREE._replace(mechanism=mechanism), secure=secure)
+  return task._replace(rounds=4, sampling=protection.CYCLIC)
 
 
 def _build(name, task, **params):
@@ -157,6 +169,47 @@ class RunTest(federated_test_case.FederatedTestCase):
     [release] = ledger.releases(opened.entries, declared)
     self.assertEqual((release.times, release.unit), (3, protection.Unit.CLIENT))
 
+  @parameterized.product(secure=(False, True), mechanism=(protection.GAUSSIAN, protection.TREE))
+  def test_turns_cost_by_how_often_a_client_has_one(self, secure, mechanism):
+    # 4 clients, 2 a round: each in every second; 4 rounds, of which the ledger may have fewer.
+    task = _turns(mechanism, secure)
+    algorithm = _build('fedavg', task)
+    _, clients, opened = runs.all_rounds(algorithm, task, _federation())
+    self.assertEqual(clients.participations.tolist(), [2] * 4)
+    self.assertEqual(
+        clients.participations.tolist(), np.repeat(cyclic.participations(4, 2, 4), 2).tolist()
+    )
+    declared = uplink.to_json(algorithm.fields)
+    costs = {protection.GAUSSIAN: (1, 1, 2, 2), protection.TREE: (1, 2, 3, 7)}[mechanism]
+    for released, expected in enumerate(costs, 1):
+      epsilon = accountant.gaussian_epsilon(
+          2.0, population=2, cohort=2, rounds=expected, delta=1e-5
+      )
+      for cost in ledger.totals(opened.entries[:released], declared).values():
+        self.assertEqual(cost, protection.Cost(epsilon, 1e-5, protection.Status.CONDITIONAL))
+    # Their turns are counted: what is not there cannot be left out.
+    cost = ledger.totals(opened.entries[1:], declared)[protection.Unit.CLIENT]
+    self.assertIs(cost.status, protection.Status.NONE)
+
+  def test_the_model_has_the_noise_of_the_nodes_of_the_last_round(self):
+    # Without steps of clients it is what moves the model: of rounds 1 to 4 one node, of 1 to 3 two.
+    task = _turns(protection.TREE)
+    task = task._replace(training=task.training._replace(learning_rate=1e-30))
+    with mock.patch.object(tree_sum, 'TreeSum', wraps=tree_sum.TreeSum) as made:
+      algorithm = _build('fedavg', task)
+    (clip, deviation, key), _ = made.call_args
+    self.assertEqual((clip, deviation), (0.5, 1.0))
+    models = [
+        np.concatenate([np.ravel(w) for w in s.state.weights.trainable])
+        for s in runs.states(algorithm, task, _federation())
+    ]
+    noise = gaussian_sum.GaussianSum(clip, deviation, key).noise
+    like = [tf.convert_to_tensor(w) for w in algorithm.init().weights.trainable]
+    node = [np.concatenate([np.ravel(n) for n in noise(like, i)]) for i in range(4)]
+    for model, ends in zip(models[1:], ([0], [1], [1, 2], [3]), strict=True):
+      # An update is what is taken off.
+      np.testing.assert_allclose(models[0] - model, sum(node[i] for i in ends) / 2, atol=1e-5)
+
   def test_secure_sum_costs_the_same(self):
     algorithm = _build('fedavg', _task(secure=True))
     self.assertEqual({f.disclosure for f in algorithm.fields}, {uplink.Disclosure.SECURE_SUM})
@@ -212,14 +265,16 @@ class RunTest(federated_test_case.FederatedTestCase):
     # A histogram of flipped labels protects each label, and not who has how many.
     self.assertIs(costs[protection.Unit.CLIENT].status, protection.Status.NONE)
 
-  def test_continued_it_draws_the_same_noise(self):
-    algorithm = _build('fedavg', _task())
-    expected, _, _ = _run(algorithm)
+  @parameterized.parameters(protection.GAUSSIAN, protection.TREE)
+  def test_continued_it_draws_the_same_noise(self, mechanism):
+    task = _turns(mechanism)
+    algorithm = _build('fedavg', task)
+    expected, _, _ = runs.all_rounds(algorithm, task, _federation())
     state = algorithm.init()
-    for _ in range(3):
+    for _ in range(4):
       # Each round twice, as after a crash.
       first, state = (
-          training.run_round(algorithm, state, runs.clients_of(algorithm, _task(), _federation()))
+          training.run_round(algorithm, state, runs.clients_of(algorithm, task, _federation()))
           for _ in range(2)
       )
       for a, b in zip(tf.nest.flatten(first), tf.nest.flatten(state), strict=True):

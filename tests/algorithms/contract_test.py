@@ -33,6 +33,7 @@ from tff_noise.privacy import protection
 from tff_noise.program import clients as clients_lib
 from tff_noise.program import training
 from tff_noise.selection import availability as availability_lib
+from tff_noise.selection import policies
 from tff_noise.uplink import disclosure
 from tff_noise.uplink import uplink
 
@@ -268,6 +269,21 @@ class ContractTest(federated_test_case.FederatedTestCase):
     # Of these who takes part follows from what clients sent.
     if name not in ('clipfl', 'fedcorr', 'poc', 'rhfl'):
       self.assertLen(entries, compared)
+
+  @parameterized.named_parameters(*_ALL)
+  def test_takes_clients_in_turns_or_says_that_it_chooses_them(self, name):
+    algorithm, task = _build(name)
+    _, declared = _entries(name, _ran(name).folder)
+    replayed = replay.run(
+        algorithm, task._replace(sampling='cyclic'), _federation(), declared, ledger.UNSEALED
+    )
+    everybody, before = np.arange(task.num_clients), np.zeros(task.num_clients, np.int64)
+    in_turns = not replayed.stopped
+    for round_num, done in enumerate(replayed.rounds, 1):
+      turn = policies.cyclic(task.seed, round_num, everybody, task.clients_per_round)
+      in_turns &= np.array_equal(np.flatnonzero(done.participations - before), turn)
+      before = done.participations
+    self.assertEqual(in_turns, not catalog.ALGORITHMS[name].chooses_clients, replayed.stopped)
 
   @parameterized.named_parameters(*_ALL)
   def test_judges_all_its_clients(self, name):

@@ -1,5 +1,7 @@
 """Tests of the noisy sum as a black box: mechanisms that are wrong in one way each."""
 
+import functools
+
 import numpy as np
 import tensorflow_federated as tff
 from absl.testing import absltest
@@ -9,6 +11,7 @@ from tests import federated_test_case
 from tff_noise.audit import noisy_sum
 from tff_noise.federated import aggregation
 from tff_noise.privacy import protection
+from tff_noise.privacy import tree
 
 _CLAIM = noisy_sum.Claim(clip=0.5, deviation=1.0, cohort=4)
 _SIZE = 5000
@@ -84,10 +87,64 @@ def _of_each_client(round_num, records):
   return sum(map(_clipped, records)) + _normal(int(any(r.any() for r in records)))
 
 
+_IN_TREE = _CLAIM._replace(in_tree=True)
+
+
+def _tree(round_num, node, skip=lambda end: False):
+  """The noise of a round's node less those it takes in; `node` gives each, by its last round."""
+  end = round_num + 1
+  noise, last = node(end), end - 1
+  while last > tree.before(end):
+    noise = noise - (0 if skip(last) else node(last))
+    last = tree.before(last)
+  return noise
+
+
+def _right_tree(round_num, records):
+  return sum(map(_clipped, records)) + _tree(round_num, _normal)
+
+
+def _nothing_new(round_num, records):
+  # Of the round that ends the second node; what is on the sum is taken off.
+  return sum(map(_clipped, records)) + _tree(
+      round_num, lambda end: _normal(end) * (0 if end == 2 else 1)
+  )
+
+
+def _one_node_twice(round_num, records):
+  return sum(map(_clipped, records)) + _tree(round_num, lambda end: _normal(3 if end == 5 else end))
+
+
+def _nodes_of_a_level_alike(round_num, records):
+  return sum(map(_clipped, records)) + _tree(round_num, lambda end: _normal(end & -end))
+
+
+def _half_of_a_tree(round_num, records):
+  return sum(map(_clipped, records)) + 0.5 * _tree(round_num, _normal)
+
+
+def _not_taken_off(round_num, records):
+  return sum(map(_clipped, records)) + _tree(round_num, _normal, lambda end: end == 3)
+
+
+def _others_taken_off(round_num, records):
+  new = round_num + 1
+  return sum(map(_clipped, records)) + _tree(
+      round_num, lambda end: _normal(end if end == new else 1000 * new + end)
+  )
+
+
+def _tree_is_less_where_clients_send(round_num, records):
+  scale = 0.5 if records[0].any() else 1
+  return sum(map(_clipped, records)) + _tree(
+      round_num, lambda end: _normal(end) * (scale if end == 2 else 1)
+  )
+
+
 class CheckTest(parameterized.TestCase):
 
-  def _verdicts(self, mechanism):
-    found = noisy_sum.check(mechanism, _SIZE, _CLAIM)
+  def _verdicts(self, mechanism, claim=_CLAIM):
+    found = noisy_sum.check(mechanism, _SIZE, claim)
     return [f.verdict.value for f in found], found
 
   @parameterized.parameters(_right, _fresh)
@@ -105,12 +162,42 @@ class CheckTest(parameterized.TestCase):
       verdicts, found = self._verdicts(mechanism)
     self.assertEqual(verdicts[test], 'failed', found)
 
+  def test_a_tree_passes_as_a_tree_and_as_nothing_else(self):
+    verdicts, found = self._verdicts(_right_tree, _IN_TREE)
+    self.assertEqual(verdicts, ['passed'] * 3, found)
+    # Sums of its rounds are not independent, and nodes of independent sums are not.
+    for mechanism, claim in ((_right_tree, _CLAIM), (_right, _IN_TREE)):
+      verdicts, found = self._verdicts(mechanism, claim)
+      self.assertEqual(verdicts, ['passed', 'passed', 'failed'], found)
+
+  @parameterized.parameters(
+      (_nothing_new, 1), (_one_node_twice, 2), (_nodes_of_a_level_alike, 2), (_half_of_a_tree, 1),
+      (_not_taken_off, 2), (_others_taken_off, 2), (_none, 1), (_same_in_all_rounds, 2),
+      (_tree_is_less_where_clients_send, 2), (_twice, 0), (_nan, 0), (_last_unclipped, 0),
+  )
+  def test_a_tree_that_is_wrong_is_found(self, mechanism, test):
+    with np.errstate(all='ignore'):
+      verdicts, found = self._verdicts(mechanism, _IN_TREE)
+    self.assertEqual(verdicts[test], 'failed', found)
+
+  def test_large_models_are_asked_for_nodes_that_take_in_others(self):
+    asked, size = set(), 150_000
+
+    def ask(round_num, records):
+      asked.add(round_num)
+      node = functools.partial(_normal, size=size)
+      return sum(map(_clipped, records)) + _tree(round_num, node, lambda end: end == 3)
+
+    found = noisy_sum.check(ask, size, _IN_TREE)
+    self.assertEqual(asked, {0, 1, 2, 3})
+    self.assertEqual(found[2].verdict.value, 'failed')
+
 
 class CompiledTest(federated_test_case.FederatedTestCase):
 
   @parameterized.product(
       secure=(True, False), actual=(1.0, 0.0),
-      mechanism=(protection.GAUSSIAN, protection.DISCRETE_GAUSSIAN),
+      mechanism=(protection.GAUSSIAN, protection.DISCRETE_GAUSSIAN, protection.TREE),
   )
   def test_the_sum_that_code_compiles(self, secure, actual, mechanism):
     # A noise multiplied by 0 behind the declaration is no matter of words.

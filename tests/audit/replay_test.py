@@ -21,6 +21,7 @@ from tff_noise.audit import replay
 from tff_noise.audit import reports
 from tff_noise.audit import runs
 from tff_noise.data import scene as scene_lib
+from tff_noise.privacy import accountant
 from tff_noise.privacy import ledger
 from tff_noise.program import data
 from tff_noise.program import flags
@@ -30,6 +31,7 @@ from tff_noise.program import run_directory
 from tff_noise.program import task as task_lib
 from tff_noise.program import training_run
 from tff_noise.report import runs as report_runs
+from tff_noise.selection import policies
 
 _FAILED = finding.Verdict.FAILED
 _ROUNDS = 3
@@ -252,6 +254,31 @@ class AttackTest(federated_test_case.FederatedTestCase):
     cells[column] = '2'
     self._write('metrics.csv', '\n'.join([*text[:2], ','.join(cells), *text[3:]]) + '\n')
     self._assert_found(self._audit(), 'metrics.csv: stages')
+
+  def test_turns_and_a_tree_of_noise(self):
+    root = self.create_tempdir().full_path
+    turns = {
+        'method': 'fedavg', 'clients_per_round': 4, 'client_dp_noise': 1, 'client_dp_clip': 0.3,
+        'client_sampling': 'cyclic', 'client_dp_mechanism': 'tree',
+    }
+    config = _config(root, **turns)
+    directory = run_directory.locate(root, 'run')
+    training_run.run(config, self.dataset, self.scene, directory)
+    shutil.rmtree(self.run_)
+    shutil.copytree(directory.path, self.run_)
+    audit = self._audit(**dataclasses.asdict(config))
+    not_passed = [f for f in audit.findings if f.verdict is not finding.Verdict.PASSED]
+    self.assertEqual(not_passed, [])
+    # Of 6 clients 4 a round, two of them in rounds 1 and 2, and in node 1-2 twice: 1 + 4.
+    expected = accountant.gaussian_epsilon(1.0, population=4, cohort=4, rounds=5, delta=1e-5)
+    privacy = json.loads(self._read('privacy.json'))
+    self.assertEqual([t['epsilon'] for t in privacy['totals']], [expected] * 3)
+    self.assertIn('in a public order of 6 clients', privacy['releases'][0]['accounting'])
+    # As if the clients of each round were drawn.
+    with mock.patch.object(policies, 'cyclic', policies.uniform):
+      self._assert_found(
+          self._audit(**dataclasses.asdict(config)), 'ledger: its entries', 'clients.csv'
+      )
 
   def test_what_is_written_tells_neither_seed_nor_cohorts(self):
     audit = self._audit()

@@ -322,6 +322,19 @@ class TotalsTest(_Case):
     expected = protection.cost(_NOISE, 3, protection.Unit.CLIENT, ledger.DELTA).epsilon
     self.assertEqual(costs[protection.Unit.CLIENT].epsilon, expected)
 
+  def test_turns_are_counted_from_the_first_round_on(self):
+    shield = _NOISE._replace(sampling=protection.CYCLIC, mechanism=protection.TREE)
+    declared = _declare(labels=_REPORTS, update=shield, size=shield)
+    for rounds, held in (((1, 2, 3), True), ((1,), True), ((1, 3), False), ((2, 3), False)):
+      book = ledger.Ledger(_NAMES, declared)
+      for round_num in rounds:
+        book.record(round_num, 'train', ['size', 'update'], np.arange(10))
+      client = protection.Unit.CLIENT
+      expected = protection.cost(shield if held else None, len(rounds), client, 1e-5)
+      self.assertEqual(ledger.totals(book.entries, declared)[client], expected)
+      for release in ledger.releases(book.entries, declared):
+        self.assertEqual((release.cost.epsilon, release.times), (expected.epsilon, len(rounds)))
+
   def test_each_value_says_how_often_it_was_sent(self):
     labels, update, size = ledger.releases(self._entries((0,), (1, 2), (1, 2)), _DECLARED)
     self.assertEqual((labels.times, update.times, size.times), (1, 2, 2))

@@ -5,6 +5,7 @@ import math
 
 from absl.testing import absltest
 from absl.testing import parameterized
+from dp_accounting.pld import privacy_loss_distribution
 
 from tff_noise.privacy import accountant
 from tff_noise.privacy import protection
@@ -13,6 +14,8 @@ _LABEL, _EXAMPLE, _CLIENT = protection.Unit
 _REPORTS = protection.LabelReports(10, '0.81')
 _NOISE = protection.NoisySum(2.0, 0.5, cohort=10, population=100)
 _DISCRETE = _NOISE._replace(mechanism=protection.DISCRETE_GAUSSIAN, noise_source='system')
+_TURNS = _NOISE._replace(sampling=protection.CYCLIC)
+_TREE = _TURNS._replace(mechanism=protection.TREE)
 _COUNTS = protection.Counts()
 _DELTA = 1e-5
 
@@ -60,7 +63,66 @@ class CostTest(parameterized.TestCase):
     self.assertEqual(protection.with_clients(_NOISE, 9), _NOISE)
     self.assertIsNone(protection.with_clients(None, 9))
 
-  @parameterized.parameters((_REPORTS,), (_NOISE,), (_COUNTS,), (None,))
+  @parameterized.parameters(
+      # Of 100 clients 10 a round: the first in rounds 1, 11 and 21; in nodes 1, 1-2, 1-4 and 1-8.
+      (_TURNS, (1, 10, 11, 20, 21), (1, 1, 2, 2, 3)),
+      (_TURNS._replace(mechanism=protection.DISCRETE_GAUSSIAN), (1, 10, 11), (1, 1, 2)),
+      (_TREE, (1, 2, 3, 4, 7, 8, 10), (1, 2, 2, 3, 3, 4, 4)),
+      (_TREE._replace(population=20), (1, 2, 3, 4), (1, 2, 3, 7)),
+      (_TREE._replace(population=10), (1, 2, 3, 4), (1, 5, 6, 22)),
+  )
+  def test_turns_cost_what_as_many_rounds_with_everybody_do(self, shield, times, rounds):
+    for released, expected in zip(times, rounds, strict=True):
+      cost = protection.cost(shield, released, _CLIENT, _DELTA)
+      gaussian = accountant.gaussian_epsilon(
+          2.0, population=10, cohort=10, rounds=expected, delta=_DELTA
+      )
+      self.assertBetween(cost.epsilon / gaussian, 1, 1 + 1e-8)
+      self.assertEqual((cost.delta, cost.status), (_DELTA, protection.Status.CONDITIONAL))
+
+  def test_a_tree_by_privacy_loss_distributions(self):
+    # mu = 2 sqrt(4) / Z = 2.
+    single = privacy_loss_distribution.from_gaussian_mechanism(0.5)
+    self.assertAlmostEqual(
+        protection.cost(_TREE, 8, _CLIENT, _DELTA).epsilon,
+        single.get_epsilon_for_delta(_DELTA), delta=1e-3,
+    )
+
+  @parameterized.parameters(
+      # The table of docs/privacy.md: secret, not secret, cyclic, and a tree with as much noise.
+      (100, 60, 4.0, (10.97, 23.35, 14.83, 20.81)), (1000, 200, 4.0, (1.736, 54.38, 7.511, 4.529)),
+      (1000, 200, 1.0, (27.25, 519.7, 46.21, 25.37)),
+  )
+  def test_the_table_of_the_documentation(self, population, rounds, multiplier, expected):
+    # The sum over t rounds has the noise of t of them, or of as many nodes as t has digits 1.
+    digits = [bin(t).count('1') for t in range(1, rounds + 1)]
+    same = multiplier * math.sqrt((rounds + 1) / 2 / (sum(digits) / rounds))
+    fixed = protection.NoisySum(multiplier, 1.0, 50, population)
+    turns = fixed._replace(sampling=protection.CYCLIC)
+    in_tree = turns._replace(mechanism=protection.TREE, noise_multiplier=same)
+    for shield, epsilon in zip(
+        (fixed, fixed._replace(population=50), turns, in_tree), expected, strict=True
+    ):
+      found = protection.cost(shield, rounds, _CLIENT, _DELTA).epsilon
+      self.assertAlmostEqual(found / epsilon, 1, delta=1e-3)
+
+  def test_a_tree_costs_nobody_knows_what_where_clients_are_drawn(self):
+    for sampling in (protection.FIXED, 'poisson'):
+      cost = protection.cost(_TREE._replace(sampling=sampling), 1, _CLIENT, _DELTA)
+      self.assertEqual((cost.epsilon, cost.status), (math.inf, protection.Status.NONE))
+
+  @parameterized.parameters([[2]], [[1, 3]], [[1, 1]], [[1, 2, 2, 3]], [[2, 1]])
+  def test_turns_that_were_left_out_or_doubled_leave_no_guarantee(self, rounds):
+    for shield in (_TURNS, _TREE):
+      self.assertIsNone(protection.in_rounds(shield, rounds))
+      both = protection.with_reports(shield, _REPORTS)
+      self.assertEqual(protection.in_rounds(both, rounds), _REPORTS)
+      self.assertEqual(protection.in_rounds(shield, [1, 2, 3]), shield)
+      self.assertEqual(protection.in_rounds(shield, []), shield)
+    for shield in (_NOISE, _DISCRETE, _REPORTS, None):
+      self.assertEqual(protection.in_rounds(shield, rounds), shield)
+
+  @parameterized.parameters((_REPORTS,), (_NOISE,), (_COUNTS,), (None,), (_TREE,))
   def test_what_was_not_released_costs_nothing(self, shield):
     self.assertEqual(protection.cost(shield, 0, _CLIENT, _DELTA).epsilon, 0)
 
@@ -115,12 +177,17 @@ class JsonTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (_REPORTS,), (_NOISE,), (_NOISE._replace(reports=_REPORTS),), (_COUNTS,), (None,),
-      (_DISCRETE,),
+      (_DISCRETE,), (_TURNS,), (_TREE._replace(reports=_REPORTS),),
   )
   def test_comes_back(self, shield):
     content = json.loads(json.dumps(protection.to_json(shield)))
     self.assertEqual(protection.from_json(content), shield)
     self.assertIs(type(protection.from_json(content)), type(shield))
+
+  def test_what_was_written_before_there_were_turns_had_cohorts_that_were_drawn(self):
+    content = dict(protection.to_json(_NOISE))
+    del content['sampling']
+    self.assertEqual(protection.from_json(content), _NOISE)
 
   @parameterized.parameters(
       ({},), ({'kind': 'magic'},), ({'kind': 'label reports'},), ({'kind': 'counts', 'x': 1},), (3,)
@@ -137,6 +204,12 @@ class JsonTest(parameterized.TestCase):
       (_DISCRETE, 'an equal share added by each client, of 2', 'drop out, take theirs away'),
       (_DISCRETE, 'drawn from a key of the system', 'Given a pseudorandom function'),
       (_NOISE._replace(population=10), 'Gaussian', 'without amplification'),
+      (_TURNS, '2 times that norm on their sum;', 'the rounds that one client takes part in; '
+       'cohorts of 10 have turns in a public order of 100 clients'),
+      (_TREE, 'added by the server, of 2 times that norm on each node of a binary tree',
+       'the nodes of the tree, by the rounds of each that one client takes part in'),
+      (_TREE, 'drawn from the seed', 'without amplification by sampling; replacing one client. It '
+       'is about noise in real numbers'),
       (_COUNTS, 'none needed', 'costs nothing'),
       (None, 'none: computed from the true local data', 'no finite epsilon'),
   )

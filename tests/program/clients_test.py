@@ -607,6 +607,30 @@ class SampleTest(parameterized.TestCase):
         'no client can take part in round 3: none that may is there (--arrivals)',
     )
 
+  def test_clients_have_turns(self):
+    train, _ = _train()
+    clients, _ = _clients(train, task=_TASK._replace(sampling='cyclic'))
+    taken = []
+    for round_num in range(1, 6):
+      clients.begin_round(round_num, 'train')
+      cohort = clients.sample(train, _STATE).tolist()
+      self.assertEqual(cohort, policies.cyclic(_SEED, round_num, np.arange(5), 2).tolist())
+      taken += cohort
+    # 5 rounds of 2 are the order of the 5 clients, twice.
+    self.assertEqual(sorted(taken), [0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
+
+  def test_who_has_turns_is_there_and_is_not_chosen(self):
+    turns = {'sampling': 'cyclic'}
+    train, _ = _train()
+    choosing, _ = _train(sampler=optimizer.Sampler(lambda clients, state, among, size: among))
+    for asked, task, given in (
+        (train, _TASK, (np.array([1, 2]),)), (train, _TASK, (None, 1)), (choosing, _TASK, ()),
+        (train, self._task(), ()),
+    ):
+      clients, _ = _clients(asked, task=task._replace(**turns))
+      with self.assertRaisesRegex(ValueError, '^clients have turns: all are there, and .* choose'):
+        clients.sample(asked, _STATE, *given)
+
   def test_optimizer_may_choose_and_remember(self):
     asked = []
 

@@ -33,9 +33,11 @@ class NoiseSecretTest(absltest.TestCase):
             (), ('--client_dp_noise=4',), ('--client_dp_clip=2',), ('--clients_per_round=9',),
             ('--aggregation=secure_sum',), ('--learning_rate=0.06',), ('--method=fedavg',),
             ('--seed=1',), ('--rounds=101',), ('--client_dp_mechanism=discrete_gaussian',),
+            ('--client_sampling=cyclic',),
+            ('--client_sampling=cyclic', '--client_dp_mechanism=tree'),
         )
     }
-    self.assertLen(keys, 10)
+    self.assertLen(keys, 12)
 
   def test_data_and_code_give_other_noise(self):
     first = noise_secret.of_run(_config(), _federation())

@@ -49,6 +49,7 @@ _VALID = {
     'weights': None,
     'rounds': 100,
     'clients_per_round': 10,
+    'client_sampling': 'fixed',
     'arrivals': None,
     'local_epochs': 5,
     'batch_size': 20,
@@ -118,7 +119,8 @@ _INVALID = {
     'runtime': (['', 'gpu'], 'one of local, remote, accelerator'),
     'client_dp_noise': ([-1e-9, 1e-5, 2e6, _NAN, _INF, -_INF], '0, or in [1e-4, 1e6]'),
     'client_dp_clip': ([0.0, -0.1, 1e-31, 1e31, _NAN, _INF, -_INF], 'in [1e-30, 1e30]'),
-    'client_dp_mechanism': (['', 'skellam'], 'one of gaussian, discrete_gaussian'),
+    'client_sampling': (['', 'shuffled'], 'one of fixed, cyclic'),
+    'client_dp_mechanism': (['', 'skellam'], 'one of gaussian, discrete_gaussian, tree'),
     'noise_source': (['', 'time'], 'one of seed, system'),
     'clients': ([0, -1], 'at least 1'),
     'clients_per_round': ([0, -1], 'at least 1'),
@@ -181,7 +183,7 @@ _OTHER = {
     'training_labels': 'private', 'client_dp_noise': 0.5, 'client_dp_clip': 2.0, 'eval_every': 2,
     'client_dp_mechanism': 'discrete_gaussian', 'noise_source': 'system',
     'debug_client_errors': True,
-    'arrivals': 'arrivals.csv',
+    'arrivals': 'arrivals.csv', 'client_sampling': 'cyclic',
     'allow_per_client_disclosure': True, 'mixed_precision': True, 'centralised': True,
 }
 # What some of these need besides: a folder is only looked into for what is in it.
@@ -237,6 +239,7 @@ class RangeTest(parameterized.TestCase):
       ('client_dp_noise', 0.0), ('client_dp_noise', 1e-4), ('client_dp_noise', 1e6),
       ('client_dp_clip', 1e-30), ('client_dp_clip', 1e30),
       *(('client_dp_mechanism', m) for m in ('gaussian', 'discrete_gaussian')),
+      *(('client_sampling', s) for s in ('fixed', 'cyclic')),
       *(('noise_source', s) for s in ('seed', 'system')),
       ('noise_rate', 0.0), ('noise_rate', 1.0), ('momentum', 0.0), ('momentum', 0.999),
       ('noise_rho', 0.0), ('noise_rho', 1.0), ('noise_tau', 0.0), ('noise_tau', 0.999),
@@ -370,6 +373,37 @@ class CombinationTest(parameterized.TestCase):
     config.check_with_data(1400, 10)
     with self.assertRaisesRegex(types.UsageError, '--label_epsilon: .*too small'):
       config.check_with_data(1400, 1000)
+
+
+class TurnsTest(parameterized.TestCase):
+  """--client_sampling=cyclic."""
+
+  def test_a_tree_of_noise_needs_turns(self):
+    with self.assertRaisesRegex(
+        types.UsageError, '^--client_dp_mechanism=tree needs --client_sampling=cyclic: '
+    ):
+      _config(client_dp_mechanism='tree')
+    _config(client_dp_mechanism='tree', client_sampling='cyclic')
+
+  def test_nobody_is_late_for_a_turn(self):
+    with self.assertRaisesRegex(
+        types.UsageError, '^--client_sampling=cyclic cannot be given with --arrivals: '
+    ):
+      _config(client_sampling='cyclic', arrivals='uniform:0.5:9')
+
+  @parameterized.parameters(
+      ({'method': 'fedcorr'}, '--method=fedcorr'), ({'method': 'clipfl'}, '--method=clipfl'),
+      ({'method': 'rhfl'}, '--method=rhfl'),
+      ({'method': 'poc'}, '--method=poc'), ({'base': 'poc'}, '--base=poc'),
+      ({'method': 'gce', 'base': 'poc'}, '--base=poc'),
+  )
+  def test_who_chooses_clients_takes_none_by_turns(self, changes, named):
+    with self.assertRaises(types.UsageError) as caught:
+      _config(client_sampling='cyclic', allow_per_client_disclosure=True, **changes)
+    self.assertEqual(
+        str(caught.exception),
+        f'--client_sampling=cyclic cannot be given with {named}, which chooses clients itself',
+    )
 
 
 class StagesTest(parameterized.TestCase):

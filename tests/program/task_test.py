@@ -2,9 +2,11 @@
 
 import numpy as np
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from tests import federated_test_case
 from tff_noise import types
+from tff_noise.privacy import protection
 from tff_noise.program import data
 from tff_noise.program import flags
 from tff_noise.program import task
@@ -42,6 +44,22 @@ class TaskTest(federated_test_case.FederatedTestCase):
           if isinstance(value, np.ndarray):
             self.assertEqual((len(value), value.base), (0, None), name)
           self.assertNotIsInstance(value, types.Examples)
+
+  @parameterized.parameters(
+      ('gaussian', 'mean'), ('tree', 'mean'), ('tree', 'secure_sum'),
+      ('discrete_gaussian', 'secure_sum'),
+  )
+  def test_turns_are_of_all_clients_whoever_adds_the_noise(self, mechanism, aggregation):
+    _, prepare = _prepared(
+        '--client_dp_noise=1.5', '--client_sampling=cyclic', f'--client_dp_mechanism={mechanism}',
+        f'--aggregation={aggregation}',
+    )
+    prepared = prepare()
+    self.assertEqual(prepared.task.sampling, 'cyclic')
+    self.assertEqual(
+        {field.protection for field in prepared.algorithm.fields},
+        {protection.NoisySum(1.5, 1.0, 2, 4, mechanism=mechanism, sampling='cyclic')},
+    )
 
   def test_round_without_a_client_is_refused_before_anything_is_written(self):
     arrivals = self.create_tempfile(content='client,joins\n0,3\n1,3\n2,3\n3,4\n').full_path

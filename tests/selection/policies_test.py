@@ -69,6 +69,51 @@ class UniformTest(parameterized.TestCase):
     np.testing.assert_array_equal(chosen, np.sort(drawn))
 
 
+class CyclicTest(parameterized.TestCase):
+
+  def _rounds(self, num_clients, clients_per_round, rounds, seed=0):
+    return [
+        policies.cyclic(seed, r, np.arange(num_clients), clients_per_round).tolist()
+        for r in range(1, rounds + 1)
+    ]
+
+  @parameterized.parameters((1, 1), (2, 1), (10, 10), (20, 5), (7, 3), (1000, 999))
+  def test_distinct_ascending_and_in_range(self, num_clients, clients_per_round):
+    for round_num in range(1, 31):
+      chosen = policies.cyclic(7, round_num, np.arange(num_clients), clients_per_round)
+      self.assertEqual((chosen.dtype, chosen.shape), (np.int64, (clients_per_round,)))
+      self.assertTrue((np.diff(chosen) > 0).all(), chosen)
+      self.assertTrue(0 <= chosen[0] and chosen[-1] < num_clients, chosen)
+
+  @parameterized.parameters((12, 4), (12, 5), (7, 3), (10, 9), (5, 1), (6, 6))
+  def test_at_most_once_in_any_window_and_as_often_as_the_others(self, num_clients, size):
+    cohorts, window = self._rounds(num_clients, size, 60), num_clients // size
+    for first in range(60 - window + 1):
+      taken = [client for cohort in cohorts[first : first + window] for client in cohort]
+      self.assertLen(set(taken), window * size)
+    for rounds in range(1, 61):
+      counts = np.bincount(
+          [c for cohort in cohorts[:rounds] for c in cohort], minlength=num_clients
+      )
+      self.assertLessEqual(np.ptp(counts), 1)
+
+  def test_goes_through_one_order(self):
+    # 12 clients, 4 a round: the fourth round is the first one again.
+    cohorts = self._rounds(12, 4, 9)
+    self.assertEqual(sorted(c for cohort in cohorts[:3] for c in cohort), list(range(12)))
+    self.assertEqual(cohorts[3:6], cohorts[:3])
+    self.assertEqual(cohorts[6:], cohorts[:3])
+    # With 5 a round it goes on after the last with the first.
+    order = [client for [client] in self._rounds(12, 1, 12)]
+    expected = [[order[(5 * r + j) % 12] for j in range(5)] for r in range(9)]
+    self.assertEqual(self._rounds(12, 5, 9), [sorted(cohort) for cohort in expected])
+
+  def test_the_order_is_of_the_seed(self):
+    orders = {tuple(c for [c] in self._rounds(9, 1, 9, seed)) for seed in range(20)}
+    self.assertLen(orders, 20)  # Of 362,880: two are alike with probability 5e-4.
+    self.assertEqual(self._rounds(9, 2, 9, 3), self._rounds(9, 2, 9, 3))
+
+
 class ProportionalTest(parameterized.TestCase):
 
   sizes = np.array([5, 1, 10, 2, 2, 20])

@@ -129,7 +129,8 @@ class Clients(Protocol):
   ) -> np.ndarray:
     """Returns int64, who takes part in a round of `computation`, ascending.
 
-    A uniform draw without replacement, unless the computation's optimizer chooses otherwise.
+    A uniform draw without replacement, unless the computation's optimizer chooses otherwise; or
+    those whose turn it is, where the task says so.
 
     Args:
       computation: What they are to take part in.
@@ -139,6 +140,7 @@ class Clients(Protocol):
 
     Raises:
       types.UsageError: If none may.
+      ValueError: If clients have turns, and others are asked for.
     """
 
   def train(

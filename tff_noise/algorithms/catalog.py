@@ -26,6 +26,7 @@ class Entry(NamedTuple):
     takes_base: Whether it can run on the optimizer that --base names.
     compares_models: Whether the server compares models of single clients, so that no update can be
       summed securely.
+    chooses_clients: Whether it says itself who takes part in its rounds, or in some of them.
     corrects_labels: Whether clients change their labels.
     fewest_clients: Below which a sum over all clients would hide nothing.
     report: Modules of `tff_noise.report` with its sections of the report.
@@ -40,6 +41,7 @@ class Entry(NamedTuple):
   per_client: str = ''
   takes_base: bool = False
   compares_models: bool = False
+  chooses_clients: bool = False
   corrects_labels: bool = False
   fewest_clients: int = 1
   report: tuple[str, ...] = ()
@@ -55,7 +57,8 @@ class Entry(NamedTuple):
 _ENTRIES = (
     Entry('clipfl', 'prune the clients whose models are seldom among the best',
           'Morafah et al., 2024', 'clipfl:build', parameters.ClipFLParams,
-          stages=('identify', 'train'), takes_base=True, compares_models=True, report=('pruning',),
+          stages=('identify', 'train'), takes_base=True, compares_models=True,
+          chooses_clients=True, report=('pruning',),
           per_client="each client's model, which it compares, and with selector=lid its LID score"),
     Entry('coteaching', 'two networks, each trained on what the other finds easy',
           'Han et al., Co-teaching: Robust Training of Deep Neural Networks with Extremely Noisy '
@@ -73,8 +76,8 @@ _ENTRIES = (
           'Xu et al., FedCorr: Multi-Stage Federated Learning for Label Noise Correction, CVPR '
           '2022',
           'fedcorr:build', fedcorr_params.FedCorrParams,
-          stages=('preprocess', 'finetune', 'usual'), takes_base=True, corrects_labels=True,
-          report=('label_correction',),
+          stages=('preprocess', 'finetune', 'usual'), takes_base=True, chooses_clients=True,
+          corrects_labels=True, report=('label_correction',),
           per_client='the LID score and the estimated noise of each client, and in pre-processing '
           'with one client a round its model'),
     Entry('feddiv', 'one filter of noisy labels, a mixture over the losses of all clients',
@@ -128,7 +131,7 @@ _ENTRIES = (
     Entry('rhfl', 'models of their own, which learn from the mean prediction on public images',
           'Fang and Ye, Robust Federated Learning with Noisy and Heterogeneous Clients, CVPR 2022',
           'rhfl:build', parameters.RHFLParams, stages=('pretrain', 'collaborate'),
-          fewest_clients=3),
+          chooses_clients=True, fewest_clients=3),
     Entry('rofl', 'class centroids that all clients share, small losses, and pseudo-labels',
           'Yang et al., Robust Federated Learning with Noisy Labels, IEEE Intelligent Systems 2022',
           'rofl:build', parameters.RoFLParams, takes_base=True),
@@ -147,6 +150,7 @@ ALGORITHMS = {
         o.name: Entry(
             o.name, o.title, o.paper, 'plain:build', o.params,
             per_client=o.per_client, compares_models=o.compares_models,
+            chooses_clients=o.chooses_clients,
         )
         for o in optimizers.OPTIMIZERS.values()
     },

@@ -2,7 +2,8 @@
 
 What is asked is the aggregation that the code compiles for the run's model, cohort and flags. It
 sees clients' records through its claim alone: whatever clients send, one of them moves the sum by
-at most S, and noise of the claimed standard deviation is on every entry, anew in every round.
+at most S, and noise of the claimed standard deviation is on every entry, anew in every round; of a
+tree of sums over rounds, on every node.
 """
 
 import itertools
@@ -18,14 +19,17 @@ from tff_noise.audit import finding
 from tff_noise.federated import aggregation
 from tff_noise.privacy import discrete_gaussian
 from tff_noise.privacy import protection
+from tff_noise.privacy import tree
 from tff_noise.program import task as program_task
 from tff_noise.uplink import uplink
 
 _CLIP = 'noisy sum: no record moves it by more than the clipping norm'
 _DEVIATION = 'noisy sum: the noise is not less than claimed'
 _INDEPENDENCE = 'noisy sum: the noise of rounds, entries and clients is independent'
-# At most so many noises are drawn, but in two rounds at least.
+# At most so many noises are drawn, but in two rounds at least; of a tree in four, of which one node
+# takes in two.
 _SAMPLES, _ROUNDS = 200_000, 16
+_FEWEST_ROUNDS, _FEWEST_OF_TREE = 2, 4
 # Of any false alarm of one test.
 _ALPHA = 1e-6
 # Quantisation by a secure sum, and float32.
@@ -39,11 +43,17 @@ class Claim(NamedTuple):
     clip: S, the norm that each record is cut to, positive.
     deviation: Standard deviation of the noise on the sum, positive.
     cohort: Clients in a round, by which the sum is divided.
+    in_tree: Whether that is the noise of the nodes of `privacy.tree`, and not of the sums.
   """
 
   clip: float
   deviation: float
   cohort: int
+  in_tree: bool = False
+
+  def noise(self, sums: np.ndarray) -> np.ndarray:
+    """Returns float64 `[rounds, d]`, what should be independent of the sums of the first rounds."""
+    return tree.nodes(sums) if self.in_tree else sums
 
 
 # From the round (0 the first) and each client's record, float32 `[d]`, to the noisy sum, `[d]`.
@@ -71,7 +81,10 @@ def claim_of(shield: protection.NoisySum, size: int) -> Claim:
   Discrete noise is measured against the norm after rounding, which is a little larger than S.
   """
   if shield.mechanism != protection.DISCRETE_GAUSSIAN:
-    return Claim(shield.clip, shield.noise_multiplier * shield.clip, shield.cohort)
+    return Claim(
+        shield.clip, shield.noise_multiplier * shield.clip, shield.cohort,
+        in_tree=shield.mechanism == protection.TREE,
+    )
   grid = discrete_gaussian.grid(shield.noise_multiplier, size, shield.cohort)
   step = shield.clip / grid.steps
   return Claim(
@@ -120,9 +133,10 @@ def check(ask: NoisySum, size: int, claim: Claim) -> list[finding.Finding]:
     size: d, entries of a record.
     claim: What is claimed of it.
   """
-  rounds = min(_ROUNDS, max(2, _SAMPLES // size))
+  fewest = _FEWEST_OF_TREE if claim.in_tree else _FEWEST_ROUNDS
+  rounds = min(_ROUNDS, max(fewest, _SAMPLES // size))
   zeros = [np.zeros(size, np.float32)] * claim.cohort
-  noise = np.stack([ask(i, zeros) for i in range(rounds)])
+  noise = claim.noise(np.stack([ask(i, zeros) for i in range(rounds)]))
   return [
       _clip(ask, noise, claim), _deviation(noise, claim), _independence(ask, noise, claim)
   ]
@@ -183,7 +197,9 @@ def _deviation(noise, claim):
   bound = 1 - _quantile(_ALPHA / len(scale)) / math.sqrt(2 * noise.shape[1]) - _ROUNDING
   if scale.min() < bound:
     return finding.failed(_DEVIATION, f'{scale.min() * claim.deviation:.5g} in one round')
-  return finding.passed(_DEVIATION, f'{detail}; a lack of {1 - least / claim.deviation:.1%} fails')
+  where = ' of nodes of the tree' if claim.in_tree else ''
+  lack = 1 - least / claim.deviation
+  return finding.passed(_DEVIATION, f'{detail}{where}; a lack of {lack:.1%} fails')
 
 
 def _independence(ask, noise, claim):
@@ -230,7 +246,8 @@ def _with_other_records(ask, noise, claim):
   zeros = [np.zeros(size, np.float32)] * (claim.cohort - 2)
   if claim.cohort < 2:
     return ''
-  other = ask(1, [record, -record, *zeros])
+  # That of the first round is its own node.
+  other = claim.noise(np.stack([noise[0], ask(1, [record, -record, *zeros])]))[1]
   measured = math.sqrt(float(np.mean(other**2)))
   least = 1 - _quantile(_ALPHA) / math.sqrt(2 * size) - _ROUNDING
   if measured < least * claim.deviation:

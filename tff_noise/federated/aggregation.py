@@ -11,6 +11,7 @@ import tensorflow_privacy as tfp
 from tff_noise import types
 from tff_noise.federated import discrete_sum
 from tff_noise.federated import gaussian_sum
+from tff_noise.federated import tree_sum
 from tff_noise.privacy import discrete_gaussian
 from tff_noise.privacy import noise_key as noise_key_lib
 from tff_noise.privacy import protection as protection_lib
@@ -115,8 +116,9 @@ def dp_mean(
   losses nor counts.
 
   Gaussian noise in floating point has the weaknesses that Mironov (CCS 2012) describes; discrete
-  noise, of which each client adds a share, has none (`discrete_sum`). Either is a function of the
-  key, of what is given here, of the round, and of the client.
+  noise, of which each client adds a share, has none (`discrete_sum`). That of a tree over the
+  rounds is Gaussian, too (`tree_sum`). Each is a function of the key, of what is given here, of the
+  round, and of the client.
 
   Args:
     protection: The noise, the clipping norm and the cohort.
@@ -151,7 +153,8 @@ class _GaussianMean(tff.aggregators.UnweightedAggregationFactory):
     key = noise_key_lib.derive(
         self._noise_key, protection_lib.to_json(protection), self._secure, str(value_type)
     )
-    noisy_sum = gaussian_sum.GaussianSum(
+    in_tree = protection.mechanism == protection_lib.TREE
+    noisy_sum = (tree_sum.TreeSum if in_tree else gaussian_sum.GaussianSum)(
         clip,
         protection.noise_multiplier * clip,
         noise_key_lib.to_seed(key),

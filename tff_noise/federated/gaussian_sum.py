@@ -1,6 +1,7 @@
 """A sum of clipped records with Gaussian noise that is a function of (key, round)."""
 
 import collections
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -54,13 +55,18 @@ class GaussianSum(tfp.GaussianSumQuery):
     """See base class."""
     stddev = global_state['query'].stddev
     round_num = global_state['round_num']
-    noisy = [
-        part
-        + stddev * tf.random.stateless_normal(
-            tf.shape(part), noise_seed.derive(self._key, round_num, i), dtype=part.dtype
-        )
-        for i, part in enumerate(tf.nest.flatten(sample_state))
-    ]
+    parts = tf.nest.flatten(sample_state)
+    noise = self.noise(parts, round_num)
+    noisy = [part + stddev * added for part, added in zip(parts, noise, strict=True)]
     _, _, event = super().get_noised_result(sample_state, global_state['query'])
     next_state = collections.OrderedDict(global_state, round_num=round_num + 1)
     return tf.nest.pack_sequence_as(sample_state, noisy), next_state, event
+
+  def noise(self, parts: Sequence[tf.Tensor], round_num: tf.Tensor) -> list[tf.Tensor]:
+    """Returns standard normal numbers for all parts of a sum; int32 `round_num` is 0 at first."""
+    return [
+        tf.random.stateless_normal(
+            tf.shape(part), noise_seed.derive(self._key, round_num, i), dtype=part.dtype
+        )
+        for i, part in enumerate(parts)
+    ]

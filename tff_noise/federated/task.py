@@ -59,6 +59,7 @@ class Task(NamedTuple):
       labels; None for none.
     build_model: From the name of an architecture to a model of it for the same images; raises
       `UsageError` if there is none. None where no other is at hand.
+    sampling: How cohorts come about, 'fixed' or 'cyclic', see `protection.NoisySum`.
   """
 
   model: keras_model.KerasModel
@@ -75,6 +76,7 @@ class Task(NamedTuple):
   validation: types.Examples | None = None
   public: np.ndarray | None = None
   build_model: Callable[[str], keras_model.KerasModel] | None = None
+  sampling: str = 'fixed'
 
   def with_model(self, model: keras_model.KerasModel) -> Task:
     """Returns the task of training another model, on the same optimizer.

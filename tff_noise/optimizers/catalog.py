@@ -21,6 +21,7 @@ class Entry(NamedTuple):
       nothing.
     compares_models: Whether the server compares models of single clients, so that no update can be
       summed securely.
+    chooses_clients: Whether it says who takes part in a round.
   """
 
   name: str
@@ -30,6 +31,7 @@ class Entry(NamedTuple):
   params: type
   per_client: str = ''
   compares_models: bool = False
+  chooses_clients: bool = False
 
   def build(self, task: Any, params: Any) -> Any:
     """Returns the `optimizer.FederatedOptimizer` for a `task.Task`; loads TensorFlow."""
@@ -69,7 +71,7 @@ _ENTRIES = (
           compares_models=True),
     Entry('poc', 'Power-of-Choice: of some candidates, those with the largest losses take part',
           'Cho et al., AISTATS 2022', 'power_of_choice:build', parameters.PowerOfChoiceParams,
-          per_client="each candidate's mean loss"),
+          per_client="each candidate's mean loss", chooses_clients=True),
 )
 
 OPTIMIZERS = {entry.name: entry for entry in _ENTRIES}

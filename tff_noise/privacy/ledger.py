@@ -402,6 +402,7 @@ def releases(
     made = [entry for entry in entries if i in entry.fields]
     if made:
       shield = protection_lib.with_clients(shield, min(entry.clients for entry in made))
+      shield = protection_lib.in_rounds(shield, [entry.round_num for entry in made])
       unit = protection_lib.own_unit(shield)
       cost = protection_lib.cost(shield, len(made), unit, delta)
       central = _central(shield, made, delta)
@@ -436,9 +437,13 @@ def totals(
     LedgerError: If the declaration does not say what protects its values.
   """
   shields = _protections(declared)
-  times = collections.Counter()
+  rounds = collections.defaultdict(list)
   for entry in entries:
-    times.update({protection_lib.with_clients(shields[i], entry.clients) for i in entry.fields})
+    for shield in {protection_lib.with_clients(shields[i], entry.clients) for i in entry.fields}:
+      rounds[shield].append(entry.round_num)
+  times = collections.Counter()
+  for shield, made in rounds.items():
+    times[protection_lib.in_rounds(shield, made)] += len(made)
   return {unit: protection_lib.total(times, unit, delta) for unit in protection_lib.Unit}
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tff_noise.privacy import accountant
+from tff_noise.privacy import cyclic
 from tff_noise.privacy import mechanism as mechanism_lib
+from tff_noise.privacy import tree
 
 
 class Unit(enum.Enum):
@@ -61,22 +63,27 @@ class LabelReports(NamedTuple):
 
 
 # Mechanisms of `NoisySum`.
-GAUSSIAN, DISCRETE_GAUSSIAN = 'gaussian', 'discrete_gaussian'
+GAUSSIAN, DISCRETE_GAUSSIAN, TREE = 'gaussian', 'discrete_gaussian', 'tree'
+# How the cohorts of `NoisySum` come about.
+FIXED, CYCLIC = 'fixed', 'cyclic'
 
 
 class NoisySum(NamedTuple):
   """The sum of the clients' vectors, each cut to norm S, with noise: DP-FedAvg.
 
   Attributes:
-    noise_multiplier: Standard deviation of the noise over S.
+    noise_multiplier: Standard deviation of the noise over S; of a tree, on each node.
     clip: S, the L2 norm.
     cohort: Clients in a round.
     population: Clients among whom the server draws the cohort, uniformly and secretly; equal to
-      `cohort` where the draw gives no protection.
+      `cohort` where the draw gives no protection. All clients, where they have turns.
     reports: What the vectors depend on labels through, where that is reports alone.
-    mechanism: GAUSSIAN, in floating point, added by the server; or DISCRETE_GAUSSIAN, in integers,
-      of which each client of the cohort adds an equal share.
+    mechanism: GAUSSIAN, in floating point, added by the server; DISCRETE_GAUSSIAN, in integers, of
+      which each client of the cohort adds an equal share; or TREE, the former on the nodes of
+      `privacy.tree` in place of the sums.
     noise_source: Of `noise_key.SOURCES`.
+    sampling: FIXED, a cohort of this size is drawn in each round; or CYCLIC, clients have turns in
+      a public order, see `privacy.cyclic`.
   """
 
   noise_multiplier: float
@@ -86,6 +93,7 @@ class NoisySum(NamedTuple):
   reports: LabelReports | None = None
   mechanism: str = GAUSSIAN
   noise_source: str = 'seed'
+  sampling: str = FIXED
 
 
 Protection = Counts | LabelReports | NoisySum | None
@@ -130,6 +138,7 @@ def own_unit(protection: Protection) -> Unit:
 _EPSILON = {
     GAUSSIAN: accountant.gaussian_epsilon,
     DISCRETE_GAUSSIAN: accountant.discrete_gaussian_epsilon,
+    TREE: accountant.gaussian_epsilon,
 }
 
 
@@ -143,12 +152,24 @@ def with_clients(protection: Protection, clients: int) -> Protection:
   return protection
 
 
+def in_rounds(protection: Protection, rounds: Sequence[int]) -> Protection:
+  """Returns the protection of releases in these rounds, 1 the run's first.
+
+  Turns are counted from the first round on, one release in each: of others nothing is claimed but
+  what reports give.
+  """
+  if not isinstance(protection, NoisySum) or protection.sampling != CYCLIC:
+    return protection
+  return protection if list(rounds) == list(range(1, len(rounds) + 1)) else protection.reports
+
+
 def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
   """Returns what `times` releases cost each unit.
 
   Args:
     protection: What all of them are protected by.
-    times: How often values were released, at least 0.
+    times: How often values were released, at least 0; where clients have turns, in the first
+      rounds, once in each.
     unit: What the epsilon is about.
     delta: Of a Gaussian mechanism, in (0, 1).
   """
@@ -162,12 +183,18 @@ def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
     return _FREE
   if isinstance(protection, LabelReports):
     return Cost(protection.mechanism.actual_epsilon, 0.0, Status.PROVED)
+  population, cohort, rounds = protection.population, protection.cohort, times
+  if protection.sampling == CYCLIC:
+    # As so many rounds that everybody takes part in, each with noise of its own.
+    if protection.mechanism == TREE:
+      rounds = tree.squared_sensitivity(population, cohort, times)
+    else:
+      rounds = int(cyclic.participations(population, cohort, times).max())
+    population = cohort
+  elif protection.mechanism == TREE:
+    return _UNBOUNDED  # Nobody knows how often a client takes part in the rounds of a node.
   epsilon = _EPSILON[protection.mechanism](
-      protection.noise_multiplier,
-      population=protection.population,
-      cohort=protection.cohort,
-      rounds=times,
-      delta=delta,
+      protection.noise_multiplier, population=population, cohort=cohort, rounds=rounds, delta=delta
   )
   return Cost(epsilon, delta, Status.CONDITIONAL)
 
@@ -231,33 +258,55 @@ def describe(protection: Protection) -> Description:
         'one memoised report for each example, whatever its later label and however often used; '
         'given a pseudorandom function, whose key stays with the client',
     )
-  accounting = 'composition without amplification by sampling; replacing one client'
-  if protection.population > protection.cohort:
-    accounting = (
-        f'exact composition for a fixed cohort of {protection.cohort}, drawn uniformly without '
-        f'replacement from {protection.population} clients and kept secret; replacing one client'
+  on = 'their sum'
+  if protection.mechanism == TREE:
+    on = (
+        'each node of a binary tree of their sums over rounds, of which the sums over all rounds '
+        'so far are made'
     )
   return Description(
       f'updates cut to norm {protection.clip:g}, {_NOISE[protection.mechanism]} of '
-      f'{protection.noise_multiplier:g} times that norm on their sum; '
+      f'{protection.noise_multiplier:g} times that norm on {on}; '
       f'{_SOURCE[protection.noise_source]}',
-      f'{accounting}{_CAVEAT[protection.mechanism]}',
+      f'{_accounting(protection)}; replacing one client{_CAVEAT[protection.mechanism]}',
   )
+
+
+def _accounting(protection):
+  """How a noisy sum adds up over rounds."""
+  if protection.sampling == CYCLIC:
+    composed = 'the rounds'
+    if protection.mechanism == TREE:
+      composed = 'the nodes of the tree, by the rounds of each'
+    return (
+        f'exact composition of {composed} that one client takes part in; cohorts of '
+        f'{protection.cohort} have turns in a public order of {protection.population} clients; '
+        'without amplification by sampling'
+    )
+  if protection.population > protection.cohort:
+    return (
+        f'exact composition for a fixed cohort of {protection.cohort}, drawn uniformly without '
+        f'replacement from {protection.population} clients and kept secret'
+    )
+  return 'composition without amplification by sampling'
 
 
 _NOISE = {
     GAUSSIAN: 'Gaussian noise in floating point, added by the server,',
     DISCRETE_GAUSSIAN: 'discrete Gaussian noise in integers, an equal share added by each client,',
+    TREE: 'Gaussian noise in floating point, added by the server,',
 }
 _SOURCE = {
     'seed': 'drawn from the seed, with which it can be subtracted',
     'system': 'drawn from a key of the system, with which it can be subtracted',
 }
+_FLOATING_POINT = (
+    '. It is about noise in real numbers, which this is not: the noise of a run is in floating '
+    'point, bounded and on a grid, and the epsilon does not hold for it as it stands'
+)
 _CAVEAT = {
-    GAUSSIAN: (
-        '. It is about noise in real numbers, which this is not: the noise of a run is in floating '
-        'point, bounded and on a grid, and the epsilon does not hold for it as it stands'
-    ),
+    GAUSSIAN: _FLOATING_POINT,
+    TREE: _FLOATING_POINT,
     DISCRETE_GAUSSIAN: (
         '. Given a pseudorandom function, it holds for one who sees the sum alone and none of the '
         'shares, each of which has to be in it: clients that work together with the observer, or '

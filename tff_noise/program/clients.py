@@ -177,9 +177,18 @@ class SimulatedClients:
       raise types.UsageError(
           f'no client can take part in round {self._round_num}: none that may is there (--arrivals)'
       )
-    size = size or self._task.clients_per_round
     optimizer = computation.optimizer
-    if optimizer is not None and optimizer.sampler is not None:
+    chooses = optimizer is not None and optimizer.sampler is not None
+    if self._task.sampling == protection.CYCLIC:
+      if chooses or among is not None or size is not None or len(may) < len(self.everybody):
+        raise ValueError(
+            f'clients have turns: all are there, and {computation.name!r} cannot choose among them'
+        )
+      return policies.cyclic(
+          self._task.seed, self._round_num, may, self._task.clients_per_round
+      )
+    size = size or self._task.clients_per_round
+    if chooses:
       return optimizer.sampler.choose(self.view, state, may, size)
     return policies.uniform(self._task.seed, self._round_num, may, size)
 

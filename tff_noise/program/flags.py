@@ -107,6 +107,9 @@ def _define_all():
        'Pre-trained weights to start from: a Keras .h5 file or a TensorFlow checkpoint.'),
       ('Training', integer, 'rounds', 100, 'R, communication rounds.'),
       ('Training', integer, 'clients_per_round', 10, 'Clients drawn in each round.'),
+      ('Training', text, 'client_sampling', 'fixed',
+       'fixed: so many clients are drawn in each round; cyclic: they have turns, in an order that '
+       'is drawn once and need not be kept secret.'),
       ('Training', text, 'arrivals', None,
        'Clients that join late or drop out: a CSV file with the columns client, joins, leaves '
        '(rounds), or uniform:SHARE:LAST_ROUND.'),
@@ -145,7 +148,8 @@ def _define_all():
       ('Privacy', text, 'client_dp_mechanism', 'gaussian',
        'gaussian: noise in floating point, added by the server, which is not the noise in real '
        'numbers that its epsilon is about; discrete_gaussian: noise in integers, of which each '
-       'client adds its share.'),
+       'client adds its share; tree (DP-FTRL; needs --client_sampling=cyclic): as gaussian, but '
+       'on sums over rounds, so that little of it is in the sum over all of them.'),
       ('Privacy', text, 'noise_source', 'seed',
        'Of the noise on updates. seed: runs can be repeated, and who knows the seed can subtract '
        'it; system: the system\'s cryptographic generator, its key kept in the run directory.'),

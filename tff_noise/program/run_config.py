@@ -30,7 +30,8 @@ TEMPERATURE_READINGS = ('divide', 'rescale')
 AGGREGATIONS = ('mean', 'secure_sum')
 RUNTIMES = ('local', 'remote', 'accelerator')
 TRAINING_LABELS = ('local', 'private')
-CLIENT_DP_MECHANISMS = ('gaussian', 'discrete_gaussian')
+CLIENT_SAMPLINGS = ('fixed', 'cyclic')
+CLIENT_DP_MECHANISMS = ('gaussian', 'discrete_gaussian', 'tree')
 
 # Where a run lies and how it is executed never change its result, but for the last bits of numbers
 # that another runtime sums in another order; so a run may be continued with other values of these.
@@ -82,6 +83,7 @@ class RunConfig:
   weights: str | None
   rounds: int
   clients_per_round: int
+  client_sampling: str
   arrivals: str | None
   local_epochs: int
   batch_size: int
@@ -129,6 +131,7 @@ class RunConfig:
         ('aggregation', AGGREGATIONS),
         ('label_prior', (*estimator.PRIORS, 'uniform')),
         ('training_labels', TRAINING_LABELS),
+        ('client_sampling', CLIENT_SAMPLINGS),
         ('client_dp_mechanism', CLIENT_DP_MECHANISMS),
         ('noise_source', noise_key.SOURCES),
         ('runtime', RUNTIMES),
@@ -191,6 +194,7 @@ class RunConfig:
     self.method_params()
     self.base_params()
     self.stage_lengths()
+    self._require_turns()
     self._require_disclosure()
     self._require_visible_models()
     self._require_private_labels()
@@ -205,6 +209,29 @@ class RunConfig:
     names = ('cifar10n', 'cifar100n', 'clothing1m')
     if self.scene is None and self.dataset in names:
       self._require('noise', self.noise == 'human', f'human for --dataset={self.dataset}')
+
+  def _require_turns(self):
+    """Where clients have turns, nothing else says who takes part; a tree of noise needs them."""
+    if self.client_sampling != 'cyclic':
+      if self.client_dp_mechanism == 'tree':
+        raise types.UsageError(
+            '--client_dp_mechanism=tree needs --client_sampling=cyclic: what it costs depends on '
+            'how often a client takes part, which has to be known'
+        )
+      return
+    if self.arrivals is not None:
+      raise types.UsageError(
+          '--client_sampling=cyclic cannot be given with --arrivals: a client whose turn it is has '
+          'to be there'
+      )
+    chosen = {f'--method={self.method}': catalog.ALGORITHMS[self.method].chooses_clients}
+    if self.base:
+      chosen[f'--base={self.base}'] = optimizers.OPTIMIZERS[self.base].chooses_clients
+    for name, chooses in chosen.items():
+      if chooses:
+        raise types.UsageError(
+            f'--client_sampling=cyclic cannot be given with {name}, which chooses clients itself'
+        )
 
   def _require_disclosure(self):
     """What a secure sum cannot hide has to be asked for."""

@@ -119,6 +119,7 @@ def build(
       validation=validation,
       public=dataset.public,
       build_model=build_model,
+      sampling=config.client_sampling,
   )
   if config.training_labels == 'private':
     task = private_labels.train_on_reports(task)
@@ -161,11 +162,13 @@ def _client_noise(config, num_clients):
   # against the server, which draws, where it is not trusted to add the noise.
   distributed = config.client_dp_mechanism == protection.DISCRETE_GAUSSIAN
   uniform = config.arrivals is None and not (distributed and config.aggregation == 'secure_sum')
+  in_turns = config.client_sampling == protection.CYCLIC
   return protection.NoisySum(
       config.client_dp_noise,
       config.client_dp_clip,
       cohort=config.clients_per_round,
-      population=num_clients if uniform else config.clients_per_round,
+      population=num_clients if uniform or in_turns else config.clients_per_round,
       mechanism=config.client_dp_mechanism,
       noise_source=config.noise_source,
+      sampling=config.client_sampling,
   )

@@ -65,3 +65,23 @@ def uniform(
       len(candidates), size, replace=False
   )
   return np.sort(candidates[chosen])
+
+
+def cyclic(
+    seed: int, round_num: int, candidates: np.ndarray, clients_per_round: int
+) -> np.ndarray:
+  """Returns the clients whose turn it is, in an order that is drawn once (see `privacy.cyclic`).
+
+  Args:
+    seed: The experiment's seed.
+    round_num: 1 in the run's first round.
+    candidates: int64, distinct client ids in ascending order, the same in all rounds.
+    clients_per_round: How many have their turn; all, if there are fewer.
+
+  Returns:
+    int64, distinct client ids in ascending order.
+  """
+  size = min(clients_per_round, len(candidates))
+  order = rng.generator(seed, 'order of clients').permutation(candidates)
+  turns = (round_num - 1) * size + np.arange(size)
+  return np.sort(order[turns % len(order)])
