@@ -61,14 +61,27 @@ class NoiseSecretTest(absltest.TestCase):
     config = _config('--noise_source=system')
     keys = [noise_secret.of_run(config, _federation()) for _ in range(2)]
     self.assertNotEqual(*keys)
-    given = noise_secret.system_key()
+    given = noise_secret.system_key(config, self._run())
     keys = [noise_secret.of_run(config, _federation(), given) for _ in range(2)]
     self.assertEqual(*keys)
     self.assertNotEqual(noise_secret.of_run(_config(), _federation()), keys[0])
 
+  def _run(self):
+    return run_directory.locate(self.create_tempdir().full_path, 'run')
+
+  def test_a_run_that_is_there_has_its_own(self):
+    run = self._run()
+    self.assertIsNone(noise_secret.system_key(_config(), run))
+    config = _config('--noise_source=system')
+    key = noise_secret.system_key(config, run)
+    self.assertNotEqual(noise_secret.system_key(config, run), key)
+    os.mkdir(run.path)
+    noise_secret.write(run.path, key)
+    self.assertEqual(noise_secret.system_key(config, run), key)
+
   def test_the_key_is_its_owners_alone(self):
     path = os.path.join(self.create_tempdir().full_path, 'noise.key')
-    key = noise_secret.system_key()
+    key = os.urandom(32)
     run_directory.write_secret(path, key)
     self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
     self.assertEqual(run_directory.read_secret(path), key)
