@@ -237,8 +237,8 @@ def _train(name: str, flags: Sequence[str], environment: Mapping[str, str], root
   return Run(os.path.join(root, name), ''.join(said), rounds, samples)
 
 
-def _workloads(sizes):
-  """Flags of bin/train, by what stands in the table."""
+def workloads(sizes: Sizes) -> dict[str, tuple[str, ...]]:
+  """Returns flags of bin/train, by what stands in the table."""
   common = (f'--clients={sizes.clients}', f'--local_epochs={sizes.epochs}')
   all_of_them = f'--clients_per_round={sizes.clients}'
   plain = (*common, all_of_them, '--method=fedavg', '--noise=none', f'--rounds={sizes.rounds}')
@@ -340,10 +340,10 @@ def _measure(sizes, root):
   _make_images(os.path.join(root, 'images.npz'), sizes)
   devices = _devices()
   print(f'{devices}\n', flush=True)
-  workloads = _print_table(
+  ran = _print_table(
       ('workload', 'first round, s', 'others, median', 'min - max', 'rounds', 'device busy',
        'device memory, MiB', 'operations'),
-      {name: _workload_rows(name, flags, root) for name, flags in _workloads(sizes).items()},
+      {name: _workload_rows(name, flags, root) for name, flags in workloads(sizes).items()},
   )
   environments = {'': {}}
   if not devices.startswith('no GPU'):
@@ -353,7 +353,7 @@ def _measure(sizes, root):
       ('one round, against the CPU', 'weights', 'train loss', 'test loss'),
       {model: _parity_rows(model, sizes, environments, root) for model in sizes.compared},
   )
-  return workloads and parity
+  return ran and parity
 
 
 def main(argv: Sequence[str]) -> int:

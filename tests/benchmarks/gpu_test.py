@@ -12,8 +12,10 @@ import zipfile
 
 import tensorflow as tf
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from benchmarks import gpu
+from tff_noise.program import flags as program_flags
 
 _WAIT_SECONDS = 800
 
@@ -28,27 +30,23 @@ def _script(folder, name, *lines):
   return path
 
 
-def _benchmark(*arguments, path=()):
-  environment = {
-      **os.environ,
-      'PYTHONPATH': os.pathsep.join(sys.path),
-      'PATH': os.pathsep.join([*path, os.environ['PATH']]),
-  }
-  return subprocess.run(
-      [sys.executable, '-m', 'benchmarks.gpu', *arguments], env=environment, check=False,
-      capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_WAIT_SECONDS,
-  )
+class WholeTest(parameterized.TestCase):
 
-
-class WholeTest(absltest.TestCase):
-
-  def test_tables(self):
+  def test_tables_of_the_smallest_size(self):
     programs = self.create_tempdir().full_path
     _script(
         programs, 'nvidia-smi', 'echo 0, 500', 'echo [N/A], [N/A]',
         'while echo 40, 1700; do sleep 0.1; done',
     )
-    ran = _benchmark('--sizes=tiny', path=[programs])
+    environment = {
+        **os.environ,
+        'PYTHONPATH': os.pathsep.join(sys.path),
+        'PATH': os.pathsep.join([programs, os.environ['PATH']]),
+    }
+    ran = subprocess.run(
+        [sys.executable, '-m', 'benchmarks.gpu', '--sizes=tiny'], env=environment, check=False,
+        capture_output=True, text=True, timeout=_WAIT_SECONDS,
+    )
     self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
     rows = [line.strip('| ').split(' | ') for line in ran.stdout.splitlines() if '|' in line]
     table, parity = rows[:-3], rows[-3:]
@@ -67,6 +65,14 @@ class WholeTest(absltest.TestCase):
     self.assertGreater(resnet, 2 * cnn)
     self.assertEqual([parity[0][0], parity[2][0]], ['one round, against the CPU', 'cnn'])
     self.assertLess(max(map(float, parity[2][1:])), 1e-2)
+
+
+  @parameterized.parameters(*gpu.SIZES)
+  def test_flags_of_every_size_are_those_of_the_program(self, name):
+    for flags in gpu.workloads(gpu.SIZES[name]).values():
+      flags = ['train', '--dataset=npz', '--data_dir=images.npz', '--partition=iid', *flags]
+      config = program_flags.config_from(program_flags.parse(flags))
+      self.assertEqual(config.clients, config.clients_per_round)
 
 
 class RunTest(absltest.TestCase):
@@ -173,11 +179,16 @@ class InstallTest(absltest.TestCase):
 
   def test_python_that_lies_with_the_wheels_is_asked_and_a_mistake_is_a_line(self):
     _script(os.path.join(self.wheels, 'python', 'bin'), 'python3', 'echo 3.12')
-    ran = _benchmark(f'--wheels={self.wheels}')
+    # By a Python that has no packages.
+    ran = subprocess.run(
+        [sys.executable, '-S', '-m', 'benchmarks.gpu', f'--wheels={self.wheels}'],
+        env={'PYTHONPATH': os.path.dirname(os.path.dirname(gpu.__file__))}, check=False,
+        capture_output=True, text=True,
+    )
     self.assertEqual((ran.returncode, ran.stdout), (2, ''), ran.stderr)
     self.assertRegex(
         ran.stderr.splitlines()[-1],
-        r'^gpu: error: TensorFlow Federated has no wheels for Python 3.12 \(.*/python/bin/python3\)',
+        r'^gpu: error: .* has no wheels for Python 3.12 \(.*/python/bin/python3\)',
     )
 
 
