@@ -15,6 +15,7 @@ from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import metrics
 from tff_noise.compare import records
 from tff_noise.compare import runner
+from tff_noise.compare import shards
 from tff_noise.compare import tables
 from tff_noise.program import command_line
 from tff_noise.program import run_directory
@@ -37,7 +38,11 @@ for _define, _name, _default, _text in (
     (flags.DEFINE_string, 'root_dir', 'runs', 'Folder of run directories.'),
     (flags.DEFINE_string, 'out_dir', None, 'Where tables go; by default ROOT_DIR/compare/NAME.'),
     (flags.DEFINE_string, 'results', None,
-     'A CSV file of results: what it has is not run again, and what is finished is added.'),
+     'A CSV file of results: what it has is not run again, and what is finished is added; with '
+     '--shard to a file of the shard beside it, such as FILE.0-of-4.csv, which is read as well.'),
+    (flags.DEFINE_string, 'shard', None,
+     'i/n: only the i-th (from 0) of n parts of the grid, without tables. When all are done, the '
+     'same command without it tabulates what lies in --root_dir and --results.'),
     (flags.DEFINE_integer, 'jobs', 1, 'Runs at the same time.'),
     (flags.DEFINE_boolean, 'run', True, '--norun: only tabulate what is there.'),
     (flags.DEFINE_boolean, 'mixed_code', False, 'Tabulate runs made by different code.'),
@@ -48,7 +53,7 @@ _NAMES = frozenset(_FLAGS)
 
 
 def main(argv: list[str]) -> int:
-  """Returns 0 if every cell has a result, 1 if some have none, 2 after a mistake."""
+  """Returns 0 if every cell (of the shard) has a result, 1 if some have none, 2 after a mistake."""
   return command_line.run(
       'compare', lambda: _main(argv), 'interrupted; the same command continues the grid'
   )
@@ -78,11 +83,16 @@ def _compare(values, extra):
   stray = [text for text in extra if not text.startswith('--')]
   if stray:
     raise types.UsageError(f'unexpected argument {stray[0]!r}; flags are written --name=value')
+  shard = None if values.shard is None else shards.parse(values.shard)
   grid, name = _grid(values, extra)
+  if shard is not None:
+    grid = shards.part(grid, shard)
   out = run_directory.locate(
       values.out_dir or os.path.join(values.root_dir, 'compare'), '' if values.out_dir else name
   )
-  known = records.read(values.results, grid) if values.results else {}
+  known = {}
+  for path in shards.results_files(values.results) if values.results else ():
+    known.update(records.read(path, grid))
   os.makedirs(out.path, exist_ok=True)
   failed = []
   if values.run:
@@ -90,8 +100,23 @@ def _compare(values, extra):
       failed = _run(grid, known, out, values.jobs)
   results = tables.collect(grid, known=known, mixed_code=values.mixed_code)
   if values.results:
+    path = values.results if shard is None else shards.results_file(values.results, shard)
     found = [(r.cell, r.record) for r in results if r.record is not None]
-    run_directory.write_text(values.results, records.added(values.results, found))
+    run_directory.write_text(path, records.added(path, found))
+  if shard is None:
+    _tabulate(out, grid, results)
+  else:
+    _list_left(shard, results)
+  for outcome in failed:
+    print(
+        f'compare: {_title(outcome.cell)} failed with status {outcome.status}: '
+        f'{outcome.message} (all of it: {outcome.log})',
+        file=sys.stderr,
+    )
+  return 1 if any(r.problem for r in results) else 0
+
+
+def _tabulate(out, grid, results):
   markdown = tables.to_markdown(grid, results)
   for file, text in (
       ('table.md', markdown),
@@ -104,14 +129,15 @@ def _compare(values, extra):
 
   page.write(out.path, grid, results)
   print(markdown)
-  for outcome in failed:
-    print(
-        f'compare: {_title(outcome.cell)} failed with status {outcome.status}: '
-        f'{outcome.message} (all of it: {outcome.log})',
-        file=sys.stderr,
-    )
   print(f'written to {out.path}', file=sys.stderr)
-  return 1 if any(r.problem for r in results) else 0
+
+
+def _list_left(shard, results):
+  """Says what a shard has not done. Tables are of whole grids, and written by one process."""
+  left = tables.problems(results)
+  print(f'shard {shard}: {len(results) - len(left)} of {len(results)} cells are done')
+  for line in left:
+    print(f'- {line}')
 
 
 def _grid(values, extra):

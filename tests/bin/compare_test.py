@@ -90,6 +90,43 @@ class CompareTest(absltest.TestCase):
     self.assertEqual(again, out)
     self.assertEmpty(self._runs())
 
+  def test_shards_at_the_same_time_are_the_grid_and_a_lost_one_is_run_again(self):
+    results = os.path.join(self.create_tempdir().full_path, 'results.csv')
+    flags = (f'--root_dir={self.root}', f'--results={results}', *_GRID)
+    processes = [_start(*flags, f'--shard={i}/2') for i in range(2)]
+    for i, process in enumerate(processes):
+      out, err = process.communicate(timeout=_WAIT_SECONDS)
+      self.assertEqual((process.returncode, out), (0, f'shard {i}/2: 1 of 1 cells are done\n'), err)
+      self.assertIn('[1/1]', err)
+    self.assertLen(self._runs(), 2)
+    (folder,) = os.listdir(os.path.join(self.root, 'compare'))
+    self.assertEqual(os.listdir(os.path.join(self.root, 'compare', folder)), ['logs'])
+
+    of_shard = [results.replace('.csv', f'.{i}-of-2.csv') for i in range(2)]
+    (lost,) = (name for name in self._runs() if name.startswith('feddpcont'))
+    shutil.rmtree(os.path.join(self.root, lost))
+    os.remove(of_shard[1])
+    before = self._summaries()
+    status, out, err = _run(*flags, '--shard=1/2', '--norun')
+    self.assertEqual((status, out), (
+        1, 'shard 1/2: 0 of 1 cells are done\n- feddpcont, all, seed 0: not run\n'
+    ), err)
+    self.assertEqual(_run(*flags, '--shard=1/2')[0], 0)
+    self.assertContainsSubset(before.items(), self._summaries().items())
+    self.assertLen(self._runs(), 2)
+
+    # The folders together are the grid, and so are the files of the shards alone.
+    status, out, err = self._compare('--norun')
+    self.assertEqual(status, 0, err)
+    self.assertFalse(os.path.exists(results))
+    self.root = os.path.join(self.create_tempdir().full_path, 'elsewhere')
+    status, again, err = self._compare(f'--results={results}')
+    self.assertEqual((status, again), (0, out), err)
+    self.assertEmpty(self._runs())
+    for file in of_shard:
+      os.remove(file)
+    self.assertEqual(self._compare(f'--results={results}')[:2], (0, out))
+
   def test_failed_cell_is_named_and_loses_no_other(self):
     whole, status, _, err = _whole_grid()
     self.assertEqual(status, 0, err)
@@ -156,6 +193,8 @@ class MistakeTest(parameterized.TestCase):
       (['stray'], "unexpected argument 'stray'"),
       (['--grid=x.yaml', '--methods=fedavg'], '--methods cannot be given with --grid'),
       (['--methods=fedavg,fedavg'], 'is given twice'),
+      (['--shard=2/2'], "--shard must be i/n, with i from 0 to n - 1, such as 0/4"),
+      (['--shard='], '--shard must be i/n'),
   )
   def test_one_line_and_status_two_without_tensorflow(self, arguments, message):
     stub = self.create_tempdir()
