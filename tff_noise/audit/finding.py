@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import textwrap
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,12 +29,14 @@ class Audit(NamedTuple):
     findings: What was found.
     evidence: What a reader needs to judge the findings by.
     content: The evidence as JSON has it.
+    files: Texts for other programs, by the name of their file.
   """
 
   title: str
   findings: tuple[Finding, ...]
   evidence: tuple[sections.Built, ...]
   content: Mapping[str, Any]
+  files: Mapping[str, str] = types.MappingProxyType({})
 
   @property
   def failed(self) -> bool:

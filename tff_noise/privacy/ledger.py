@@ -427,6 +427,21 @@ def _central(shield, made, delta):
   return amplification.central_epsilon(shield.mechanism, shield.num_labels, delta)
 
 
+def times(
+    entries: Sequence[Entry], declared: Sequence[Mapping[str, Any]]
+) -> dict[protection_lib.Protection, int]:
+  """Returns in how many exchanges values were released under each protection.
+
+  Raises:
+    LedgerError: If the declaration does not say what protects its values.
+  """
+  shields = _protections(declared)
+  made = collections.Counter()
+  for entry in entries:
+    made.update({protection_lib.with_clients(shields[i], entry.clients) for i in entry.fields})
+  return dict(made)
+
+
 def totals(
     entries: Sequence[Entry], declared: Sequence[Mapping[str, Any]], delta: float = DELTA
 ) -> dict[protection_lib.Unit, protection_lib.Cost]:
@@ -435,11 +450,8 @@ def totals(
   Raises:
     LedgerError: If the declaration does not say what protects its values.
   """
-  shields = _protections(declared)
-  times = collections.Counter()
-  for entry in entries:
-    times.update({protection_lib.with_clients(shields[i], entry.clients) for i in entry.fields})
-  return {unit: protection_lib.total(times, unit, delta) for unit in protection_lib.Unit}
+  made = times(entries, declared)
+  return {unit: protection_lib.total(made, unit, delta) for unit in protection_lib.Unit}
 
 
 def statement(

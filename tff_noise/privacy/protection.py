@@ -154,9 +154,8 @@ def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
   """
   if times == 0:
     return _FREE
-  protection = _for_unit(protection, unit)
-  covered = list(Unit).index(unit) <= list(Unit).index(own_unit(protection))
-  if protection is None or not covered:
+  protection = for_unit(protection, unit)
+  if protection is None:
     return _UNBOUNDED
   if isinstance(protection, Counts):
     return _FREE
@@ -172,11 +171,12 @@ def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
   return Cost(epsilon, delta, Status.CONDITIONAL)
 
 
-def _for_unit(protection, unit):
-  """What a unit is protected by: labels by their reports, where there are such."""
+def for_unit(protection: Protection, unit: Unit) -> Protection:
+  """Returns what protects a unit: labels their reports, where there are such; None if nothing."""
   if unit is Unit.LABEL and isinstance(protection, NoisySum) and protection.reports:
     return protection.reports
-  return protection
+  covered = list(Unit).index(unit) <= list(Unit).index(own_unit(protection))
+  return protection if covered else None
 
 
 def total(times: Mapping[Protection, int], unit: Unit, delta: float) -> Cost:
@@ -189,7 +189,7 @@ def total(times: Mapping[Protection, int], unit: Unit, delta: float) -> Cost:
     unit: What the epsilon is about.
     delta: Of all Gaussian mechanisms together, in (0, 1).
   """
-  made = [(_for_unit(p, unit), n) for p, n in times.items() if n]
+  made = [(for_unit(p, unit), n) for p, n in times.items() if n]
   # '0.81' and '0.810' are one mechanism, and so the same reports.
   distinct = {
       (p.mechanism.num_classes, p.mechanism.other) if isinstance(p, LabelReports) else p: (p, n)
