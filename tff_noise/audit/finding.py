@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import textwrap
-import types
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -36,7 +35,7 @@ class Audit(NamedTuple):
   findings: tuple[Finding, ...]
   evidence: tuple[sections.Built, ...]
   content: Mapping[str, Any]
-  files: Mapping[str, str] = types.MappingProxyType({})
+  files: Mapping[str, str] = {}
 
   @property
   def failed(self) -> bool:

@@ -32,8 +32,9 @@ _TOTALS = 'privacy.json: the totals are those of the ledger'
 _SHOWN = ('per client', 'other clients')
 _CODE = 'uplink.json: is what this code sends'
 _REPLAY = 'replay: the run done again from configuration and scene'
-# From these, cohorts, flips and noise of a simulation can be worked out.
-_SECRET_FLAGS = frozenset({'seed'})
+# From the seed, cohorts, flips and noise of a simulation can be worked out; the path of another run
+# has the seed of that one in it, which often is the same.
+_SECRET_FLAGS = frozenset({'seed', 'scene'})
 
 
 class ByCode(NamedTuple):
@@ -70,9 +71,7 @@ def audit(
   evidence = [
       finding.about({
           'run': f'{seal.run[:16]}..., the commitment to its configuration and scene',
-          'flags': shlex.join(
-              f'--{k}={v}' for k, v in sorted(run.flags.items()) if k not in _SECRET_FLAGS
-          ),
+          'flags': public_flags(run),
           'made by code': run.code or 'unknown',
           'audited by code': code_version.digest(),
           'packages': ', '.join(f'{k} {v}' for k, v in run.versions.items()),
@@ -101,6 +100,11 @@ def audit(
   return finding.Audit(
       title, findings, tuple(evidence), content, export.files(exposed, curves)
   )
+
+
+def public_flags(run: runs.Run) -> str:
+  """Returns the flags of a run that may be shown to anybody."""
+  return shlex.join(f'--{k}={v}' for k, v in sorted(run.flags.items()) if k not in _SECRET_FLAGS)
 
 
 class Checked(NamedTuple):

@@ -496,20 +496,26 @@ def to_json(
               'aggregation': r.field['disclosure'],
               'times': r.times,
               **protection_lib.describe(r.protection)._asdict(),
-              **_cost_to_json(r.unit, r.cost),
+              **cost_to_json(r.unit, r.cost),
               'central_epsilon': r.central and {**r.central._asdict(), 'holds': _CENTRAL},
           }
           for r in found
       ],
-      'totals': [_cost_to_json(unit, cost) for unit, cost in costs.items()],
+      'totals': [cost_to_json(unit, cost) for unit, cost in costs.items()],
       'statement': statement(found, costs),
   }
 
 
-def _cost_to_json(unit, cost):
+def number_to_json(number: float) -> float | str:
+  """Returns a number as JSON has it: infinity as the text 'inf'."""
+  return 'inf' if math.isinf(number) else number
+
+
+def cost_to_json(unit: protection_lib.Unit, cost: protection_lib.Cost) -> dict[str, Any]:
+  """Returns what releases cost a unit, as JSON has it."""
   return {
       'unit': unit.value,
-      'epsilon': 'inf' if math.isinf(cost.epsilon) else cost.epsilon,
+      'epsilon': number_to_json(cost.epsilon),
       'delta': cost.delta,
       'status': cost.status.value,
   }
