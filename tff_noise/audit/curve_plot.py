@@ -62,4 +62,4 @@ def _panel(axes, curve):
   axes.set_xlim(0, 1.02 * max(curve.epsilons[until], epsilon if math.isfinite(epsilon) else 0))
   axes.set_ylabel('delta, at most')
   axes.set_title('; '.join(curve.names))
-  axes.legend(loc='upper right')
+  axes.legend(loc='lower left')

@@ -20,6 +20,8 @@ from tff_noise.report import sections
 
 EVENTS, CURVES = 'events.json', 'delta_epsilon.csv'
 _POINTS = 200
+# Of the table beside the picture.
+_DELTAS = (1e-2, 1e-4, 1e-6, 1e-8)
 _NONE = 'No curve is drawn: no unit has a finite epsilon, or its mechanisms can only be added up.'
 _CAPTION = (
     'Every point of a line is an upper bound, and all of them hold at once. On the lowest line of '
@@ -50,10 +52,19 @@ def files(exposed: Sequence[Exposed], curves: Sequence[curve_plot.Curve]) -> Map
 
 def section(curves: Sequence[curve_plot.Curve]) -> sections.Built:
   """Returns the section of the page that has the curves."""
-  shown = blocks.Text(_NONE)
+  shown = [blocks.Text(_NONE)]
   if curves:
-    shown = blocks.Picture('delta_epsilon', curve_plot.draw(list(curves)), _CAPTION)
-  return sections.Built('Delta for every epsilon', (shown,))
+    picture = blocks.Picture('delta_epsilon', curve_plot.draw(list(curves)), _CAPTION)
+    header = ('epsilon, at most, at delta', *(f'{delta:g}' for delta in _DELTAS))
+    rows = [(name, *_at(curve, _DELTAS)) for curve in curves for name in curve.names]
+    shown = [picture, blocks.Table(header, rows)]
+  return sections.Built('Delta for every epsilon', shown)
+
+
+def _at(curve, deltas):
+  """Of the points of a curve, the first at which delta is small enough."""
+  small = [curve.epsilons[curve.deltas <= delta] for delta in deltas]
+  return [f'{epsilons[0]:.4g}' if len(epsilons) else '–' for epsilons in small]
 
 
 def curves(exposed: Sequence[Exposed], delta: float) -> list[curve_plot.Curve]:
@@ -86,7 +97,8 @@ def _epsilons(profile: composition.Profile, delta: float) -> np.ndarray:
   # Samples that are off by a little leave no finite epsilon at the smallest delta.
   ends = map(profile.epsilon, (curve_plot.FLOOR, 1e-8, 1e-6, delta))
   end = next(filter(math.isfinite, ends), profile.pure)
-  return np.linspace(0.0, 1.05 * end, _POINTS + 1)
+  # Where the sum of the reports' epsilons is, delta may fall to 0.
+  return np.union1d(np.linspace(0.0, 1.05 * end, _POINTS + 1), profile.pure)
 
 
 def _events(exposed):

@@ -71,7 +71,7 @@ def audit(
   evidence = [
       finding.about({
           'run': f'{seal.run[:16]}..., the commitment to its configuration and scene',
-          'flags': public_flags(run),
+          'flags': shlex.join(public_flags(run)),
           'made by code': run.code or 'unknown',
           'audited by code': code_version.digest(),
           'packages': ', '.join(f'{k} {v}' for k, v in run.versions.items()),
@@ -102,9 +102,9 @@ def audit(
   )
 
 
-def public_flags(run: runs.Run) -> str:
-  """Returns the flags of a run that may be shown to anybody."""
-  return shlex.join(f'--{k}={v}' for k, v in sorted(run.flags.items()) if k not in _SECRET_FLAGS)
+def public_flags(run: runs.Run) -> list[str]:
+  """Returns the flags of a run that may be shown to anybody, in the order of their names."""
+  return [f'--{k}={v}' for k, v in sorted(run.flags.items()) if k not in _SECRET_FLAGS]
 
 
 class Checked(NamedTuple):

@@ -6,6 +6,7 @@ of the names of their directories, which have the seed in them.
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,10 +31,10 @@ from tff_noise.report import sections
 _NOISE = 'noise: no two runs drew the same'
 _LABELS = 'label reports: no random number answered for two labels'
 _BROKEN = 'The ledger of a run does not hold: nothing is added up.'
-_ADAPTIVE = (
-    'A run may depend on what earlier ones released, as tuning does. Which runs there are, how long '
-    'they are and with how much noise has to be settled before the first: where that was decided '
-    'on the way, the sums are no guarantee.'
+_LIMITS = (
+    'Runs that are not named are not in it. A run may depend on what earlier ones released, as in '
+    'tuning. Which runs there are, how long they are and with how much noise has to be settled '
+    'before the first: where that was decided on the way, the sums are no guarantee.'
 )
 _ADDED = (
     'Added: the epsilons of the mechanisms of each run, of noisy sums at equal parts of delta. '
@@ -91,11 +92,7 @@ def audit(members: Sequence[Member], delta: float) -> finding.Audit:
       for i, checked in enumerate(ledgers, 1) for f in checked.findings
   ]
   title = f'Audit of {len(members)} runs together'
-  about = finding.about({
-      **{f'run {i}': _about(m) for i, m in enumerate(members, 1)},
-      'audited by code': code_version.digest(),
-      'delta': f'{delta:g}',
-  })
+  about = finding.about({**_about(members), 'delta': f'{delta:g}'})
   content = {'runs': [c.content(m.run, m.seal) for c, m in zip(ledgers, members, strict=True)]}
   if any(checked.broken for checked in ledgers):
     broken = sections.Built('What the runs cost together', (blocks.Text(_BROKEN, 'warning'),))
@@ -182,11 +179,17 @@ def _noise(member, checked):
   return frozenset(keys)
 
 
-def _about(member):
-  return (
-      f'{member.seal.run[:16]}..., the commitment to its configuration and scene; made by code '
-      f'{member.run.code or "unknown"}; {audit_runs.public_flags(member.run)}'
-  )
+def _about(members):
+  """The flags that all runs have, and the others of each."""
+  flags = [audit_runs.public_flags(m.run) for m in members]
+  common = set.intersection(*map(set, flags))
+  found = {'flags of all runs': shlex.join(sorted(common))}
+  for i, (member, own) in enumerate(zip(members, flags, strict=True), 1):
+    found[f'run {i}'] = (
+        f'{member.seal.run[:16]}..., the commitment to its configuration and scene; made by code '
+        f'{member.run.code or "unknown"}; {shlex.join(f for f in own if f not in common)}'
+    )
+  return {**found, 'audited by code': code_version.digest()}
 
 
 def _name(runs, unit, count):
@@ -243,9 +246,7 @@ def _together(known, together, delta):
       )
       for group in several_runs.same_seed(known)
   ]
-  if len(known) > 1:
-    shown.append(blocks.Text(_ADAPTIVE))
-  return tuple(shown)
+  return (*shown, blocks.Text(_LIMITS))
 
 
 def _statement(unit, runs, total, count):
