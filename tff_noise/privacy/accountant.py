@@ -89,17 +89,33 @@ def convolution_error(releases: int) -> float:
   return _FFT_ERROR + _FFT_ERROR_PER_RELEASE * releases
 
 
-def _epsilon_of_losses(single: pld_pmf.DensePLDPmf, releases: int, delta: float) -> float:
+class Losses(NamedTuple):
+  """The distribution of one release's privacy losses on a grid.
+
+  Attributes:
+    masses: float64 `[2 n + 1]`, the probabilities of the losses `interval` * (-n, ..., n).
+    infinity: The probability of an infinite loss.
+    interval: The spacing of the losses.
+  """
+
+  masses: np.ndarray
+  infinity: float
+  interval: float
+
+
+def _epsilon_of_losses(losses: Losses, releases: int, delta: float) -> float:
   """Returns epsilon of `releases` releases with one distribution of losses.
 
   Args:
-    single: The losses of one.
+    losses: Of one.
     releases: At least 1.
     delta: In [0, 1).
   """
   delta = delta * (1 - SLACK) - convolution_error(releases)
   if delta <= 0:
     return math.inf
+  masses, infinity, interval = losses
+  single = pld_pmf.DensePLDPmf(interval, -(len(masses) // 2), masses, infinity, True)
   return float(single.self_compose(releases).get_epsilon_for_delta(delta))
 
 
@@ -107,15 +123,15 @@ def composed_epsilon(deltas: np.ndarray, interval: float, releases: int, delta: 
   """Returns epsilon of `releases` releases, each with the given privacy profile.
 
   Args:
-    deltas: See `losses`.
+    deltas: See `connect`.
     interval: The spacing of the epsilons.
     releases: At least 1.
     delta: In [0, 1).
   """
-  return _epsilon_of_losses(losses(deltas, interval), releases, delta)
+  return _epsilon_of_losses(connect(deltas, interval), releases, delta)
 
 
-def losses(deltas: np.ndarray, interval: float) -> pld_pmf.DensePLDPmf:
+def connect(deltas: np.ndarray, interval: float) -> Losses:
   """Returns losses on a grid that no release with the given privacy profile exceeds.
 
   Connect the dots (Doroshenko et al. 2022, algorithm 1) for neighbours that may be exchanged: the
@@ -128,9 +144,6 @@ def losses(deltas: np.ndarray, interval: float) -> pld_pmf.DensePLDPmf:
       n * interval, valid for both orders of any two neighbours. The last is never amplified by
       composition: it counts as the probability of an infinite loss.
     interval: The spacing of the epsilons.
-
-  Returns:
-    The probabilities of the losses `interval` * (-n, ..., n), and of an infinite one.
   """
   # Rounding must not leave a rise.
   deltas = np.maximum.accumulate(deltas[::-1])[::-1]
@@ -141,7 +154,7 @@ def losses(deltas: np.ndarray, interval: float) -> pld_pmf.DensePLDPmf:
   negative = positive * np.exp(-interval * np.arange(1, len(deltas)))
   zero = max(0.0, 1 - deltas[-1] - positive.sum() - negative.sum())
   masses = np.concatenate([negative[::-1], [zero], positive])
-  return pld_pmf.DensePLDPmf(interval, 1 - len(deltas), masses, float(deltas[-1]), True)
+  return Losses(masses, float(deltas[-1]), interval)
 
 
 def randomized_response_epsilon(
@@ -171,8 +184,7 @@ def randomized_response_epsilon(
   a, b = mechanism.keep_probability, mechanism.other_probability
   masses = np.array([b, (mechanism.num_classes - 2) * b, a])
   step = ReportLoss(mechanism).largest(0.0)
-  single = pld_pmf.DensePLDPmf(step, -1, masses, 0.0, True)
-  return min(basic, _epsilon_of_losses(single, releases, delta))
+  return min(basic, _epsilon_of_losses(Losses(masses, 0.0, step), releases, delta))
 
 
 def _gaussian_profile(epsilon: float | np.ndarray, mu: float) -> np.ndarray:

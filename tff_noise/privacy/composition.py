@@ -5,7 +5,7 @@ Two bounds, of which at each epsilon the less counts:
 * Without a grid: all Gaussians are one, whose squared sensitivity is the sum of theirs, whatever
   the cohorts are; reports add their epsilons. It is exact for noise without sampling, and delta is
   0 where reports alone are composed basically.
-* On a grid: each release's profile becomes losses (`accountant.losses`), and losses of independent
+* On a grid: each release's profile becomes losses (`accountant.connect`), and losses of independent
   releases add, so their distributions are convolved (Doroshenko et al. 2022; Zhu, Dong and Wang
   2022, for pairs that dominate both orders of any neighbours).
 
@@ -21,14 +21,37 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import common
+from scipy import signal
 
 from tff_noise.privacy import accountant
 
 # Points of the grid up to the largest loss of one release.
 _GRID = 40_000
-# What convolutions may cut off, which counts as infinite losses.
-_TAIL = 1e-15
+# What is cut off at either end of a distribution after a convolution, counted as an error of delta.
+_TAIL = 1e-14
+
+
+class _Grid(NamedTuple):
+  """Privacy losses of several releases together.
+
+  Attributes:
+    losses: float64 `[n]`, ascending, evenly spaced.
+    masses: float64 `[n]`, their probabilities; rounding may leave some below 0.
+    infinity: The probability of an infinite loss.
+    error: By how much a delta may be off.
+  """
+
+  losses: np.ndarray
+  masses: np.ndarray
+  infinity: float
+  error: float
+
+  def delta(self, epsilon):
+    """Returns an upper bound; dp_accounting's own overflows from an epsilon of 710 on."""
+    above = slice(int(np.searchsorted(self.losses, epsilon, 'right')), None)
+    lost = self.masses[above] @ -np.expm1(epsilon - self.losses[above])
+    return (self.infinity + float(lost)) * (1 + accountant.SLACK) + self.error
 
 
 class Profile(NamedTuple):
@@ -39,33 +62,25 @@ class Profile(NamedTuple):
     pure: The sum of the epsilons of all reports.
     single: Where all of it is one release: this one.
     grid: The losses of all together, where there is more than one.
-    error: By how much delta may be off where it comes from `grid`.
     distance: How far all samples together may be from their distributions, in total variation.
   """
 
   mu: float
   pure: float
   single: accountant.Loss | None
-  grid: pld_pmf.DensePLDPmf | None
-  error: float
+  grid: _Grid | None
   distance: float
 
   def delta(self, epsilons: np.ndarray) -> np.ndarray:
     """Returns float64 `[n]`, upper bounds of delta at `epsilons`, ascending from 0 or more on."""
-    bounds = [self._without_grid(epsilons)]
-    if self.grid is not None:
-      bounds.append(
-          np.asarray(self.grid.get_delta_for_epsilon(epsilons)) * (1 + accountant.SLACK)
-          + self.error
-      )
-    deltas = np.min(bounds, axis=0)
+    deltas = np.array([self._bound(epsilon) for epsilon in epsilons])
     if self.distance:
-      deltas = deltas + (1 + np.exp(np.minimum(epsilons, 700.0))) * self.distance
+      deltas += (1 + np.exp(np.minimum(epsilons, 700.0))) * self.distance
     # What holds at an epsilon holds at every larger one.
     return np.minimum.accumulate(np.minimum(deltas, 1.0))
 
   def epsilon(self, delta: float) -> float:
-    """Returns an upper bound of epsilon at a `delta` in (0, 1), as `delta` has it.
+    """Returns an upper bound of epsilon at a `delta` in (0, 1).
 
     Infinite where the distance of samples is not negligible.
     """
@@ -74,27 +89,24 @@ class Profile(NamedTuple):
     high = self.pure
     if self.mu:
       high += accountant.GaussianLoss(self.mu).largest(reduced * (1 - 1e-6))
-    _, epsilon = accountant.solve(
-        lambda e: float(self._without_grid(np.array([e]))[0]), reduced, high
-    )
-    if self.grid is not None and reduced > self.error:
-      # Once more for the factor that `delta` has.
-      target = (reduced - self.error) * (1 - accountant.SLACK)
-      epsilon = min(epsilon, float(self.grid.get_epsilon_for_delta(target)))
+    _, epsilon = accountant.solve(self._bound, reduced, high)
     largest = math.log(delta * accountant.SLACK)
     if self.distance and math.log(2 * self.distance) + epsilon > largest:
       return math.inf
     return epsilon
 
-  def _without_grid(self, epsilons):
-    beyond = epsilons - self.pure
-    deltas = np.zeros(len(epsilons))
-    if self.mu:
-      deltas = accountant.GaussianLoss(self.mu).profile(np.maximum(beyond, 0.0))
-    deltas = np.where(beyond >= 0, deltas, 1.0)
+  def _bound(self, epsilon):
+    """delta but for the distance of samples."""
+    bounds = [1.0]
+    if epsilon >= self.pure:
+      beyond = np.array([epsilon - self.pure])
+      bounds.append(accountant.GaussianLoss(self.mu).profile(beyond)[0] if self.mu else 0.0)
     if self.single is not None:
-      deltas = np.minimum(deltas, self.single.profile(epsilons))
-    return deltas * (1 + accountant.SLACK)
+      bounds.append(self.single.profile(np.array([epsilon]))[0])
+    bounds = [float(bound) * (1 + accountant.SLACK) for bound in bounds]
+    if self.grid is not None:
+      bounds.append(self.grid.delta(epsilon))
+    return min(bounds)
 
 
 def compose(losses: Mapping[accountant.Loss, int], smallest: float) -> Profile:
@@ -109,13 +121,11 @@ def compose(losses: Mapping[accountant.Loss, int], smallest: float) -> Profile:
   merged = _merged(gaussians)
   merged.update(reports)
   several = sum(merged.values()) > 1
-  grid, error = _convolved(merged, smallest) if several else (None, 0.0)
   return Profile(
       mu=_together(gaussians),
       pure=math.fsum(n * loss.largest(0.0) for loss, n in reports.items()),
       single=next(iter(merged)) if merged and not several else None,
-      grid=grid,
-      error=error,
+      grid=_convolved(merged, smallest) if several else None,
       distance=math.fsum(n * loss.distance for loss, n in losses.items()),
   )
 
@@ -137,18 +147,29 @@ def _merged(gaussians):
 
 
 def _convolved(losses, smallest):
-  """Returns the losses of all releases on one grid, and the error of delta."""
+  """Returns the losses of all releases on one grid."""
   tail = smallest * 1e-6 / sum(losses.values())
   largest = [loss.largest(tail) for loss in losses]
   # The losses of reports of one mechanism are on a grid of their own.
   alone = len(losses) == 1 and isinstance(next(iter(losses)), accountant.ReportLoss)
   interval = largest[0] if alone else max(largest) / _GRID
-  whole, error = None, 0.0
+  lowest, masses, finite, error = 0, np.ones(1), 0.0, 0.0
   for (loss, releases), last in zip(losses.items(), largest, strict=True):
     points = interval * np.arange(math.ceil(last / interval * (1 - 1e-12)) + 1)
-    part = accountant.losses(loss.profile(points) * (1 + accountant.SLACK), interval)
-    error += accountant.convolution_error(releases) + accountant.convolution_error(1)
-    if releases > 1:
-      part = part.self_compose(releases, _TAIL)
-    whole = part if whole is None else whole.compose(part, _TAIL)
-  return whole, error
+    one = accountant.connect(loss.profile(points) * (1 + accountant.SLACK), interval)
+    cut, part = common.self_convolve(one.masses, releases, _TAIL)
+    start, masses = _without_tails(signal.fftconvolve(masses, part))
+    lowest += start + cut - releases * (len(one.masses) // 2)
+    # In logarithms, as nearly all losses are finite.
+    finite += releases * math.log1p(-one.infinity)
+    # Once for each convolution, and what each cuts off.
+    error += 2 * accountant.convolution_error(releases) + 3 * _TAIL
+  positions = lowest + np.arange(len(masses))
+  return _Grid(interval * positions, masses, -math.expm1(finite), error)
+
+
+def _without_tails(masses):
+  """Returns where the rest begins, and the rest."""
+  start = int(np.searchsorted(np.maximum.accumulate(np.cumsum(masses)), _TAIL))
+  end = int(np.searchsorted(np.maximum.accumulate(np.cumsum(masses[::-1])), _TAIL))
+  return start, masses[start : len(masses) - end]
