@@ -112,7 +112,7 @@ def audit(members: Sequence[Member], delta: float) -> finding.Audit:
   curves = export.curves(exposed, delta)
   evidence = (
       about,
-      sections.Built('What each run costs', (_alone(members, ledgers, delta),)),
+      sections.Built('What each run costs', _alone(members, ledgers, delta)),
       sections.Built('What the runs cost together', _together(known, together, delta)),
       export.section(curves),
   )
@@ -185,10 +185,11 @@ def _about(members):
   common = set.intersection(*map(set, flags))
   found = {'flags of all runs': shlex.join(sorted(common))}
   for i, (member, own) in enumerate(zip(members, flags, strict=True), 1):
-    found[f'run {i}'] = (
-        f'{member.seal.run[:16]}..., the commitment to its configuration and scene; made by code '
-        f'{member.run.code or "unknown"}; {shlex.join(f for f in own if f not in common)}'
-    )
+    found[f'run {i}'] = '; '.join([
+        f'{member.seal.run[:16]}..., the commitment to its configuration and scene',
+        f'made by code {member.run.code or "unknown"}',
+        shlex.join(flag for flag in own if flag not in common) or 'no other flags',
+    ])
   return {**found, 'audited by code': code_version.digest()}
 
 
@@ -210,13 +211,18 @@ def _alone(members, ledgers, delta):
   for i, (member, checked) in enumerate(zip(members, ledgers, strict=True), 1):
     costs = ledger.totals(checked.entries, member.run.uplink, delta)
     rows.append((
-        str(i),
-        f'{len(member.run.rounds)} rounds' + ('' if member.run.finished else ', not finished'),
-        str(len(checked.entries)),
+        str(i), str(len(member.run.rounds)), str(len(checked.entries)),
         *(_epsilon(cost) for cost in costs.values()),
     ))
-  header = ('run', 'done', 'exchanges', *(f'epsilon, {u.value}' for u in protection.Unit))
-  return blocks.Table(header, rows)
+  header = ('run', 'rounds', 'exchanges', *(f'epsilon, {u.value}' for u in protection.Unit))
+  unfinished = [
+      blocks.Text(
+          f'Run {i} is not finished: it counts with what its ledger has so far, and not with what '
+          'it goes on to release.', 'warning',
+      )
+      for i, member in enumerate(members, 1) if not member.run.finished
+  ]
+  return (blocks.Table(header, rows), *unfinished)
 
 
 def _together(known, together, delta):
