@@ -32,7 +32,8 @@ _NOISE = 'noise: no two runs drew the same'
 _LABELS = 'label reports: no random number answered for two labels'
 _BROKEN = 'The ledger of a run does not hold: nothing is added up.'
 _LIMITS = (
-    'Runs that are not named are not in it. A run may depend on what earlier ones released, as in '
+    'Runs that are not named are not in it; whether each sent what it declares is what --run_dir '
+    'looks at. A run may depend on what earlier ones released, as in '
     'tuning. Which runs there are, how long they are and with how much noise has to be settled '
     'before the first: where that was decided on the way, the sums are no guarantee.'
 )
