@@ -158,6 +158,12 @@ class SeveralTest(parameterized.TestCase):
         self._failed(audit), {'noise: no two runs drew the same': 'runs 1 and 2'}
     )
     self.assertEqual(set(self._together(audit).values()), {'inf'})
+    # Clients with other labels have other noise.
+    scene = run_files.scene()
+    other = self._write(
+        'e', _NOISE, scene=scene._replace(noisy_label=scene.noisy_label[::-1].copy())
+    )
+    self.assertEmpty(self._failed(self._audit(a, other)))
     # Other code, or the system's randomness, drew other noise.
     config = {**run_files.config(seed=3), 'code': 'def456'}
     run_files.write_json(os.path.join(b, 'config.json'), config)
@@ -176,7 +182,7 @@ class SeveralTest(parameterized.TestCase):
       book.record(i, 'train', ['update'], np.array([i % 3, (i + 1) % 3]))
 
   def test_a_copy_is_one_run(self):
-    path = self._write('a', _NOISE)
+    path = self._write('a', _NOISE, noise_source='system')
     copy = shutil.copytree(path, os.path.join(self.root, 'copy'))
     for paths in ((path, path), (path, copy)):
       with self.assertRaisesRegex(types.UsageError, 'are one run; give the one whose ledger is'):

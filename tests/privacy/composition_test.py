@@ -113,6 +113,12 @@ class ExactTest(parameterized.TestCase):
         losses, lambda e: _with_report(_REPORT, lambda x: _sampled(x, 2.0, share), e), 1e-4
     )
 
+  def test_below_the_least_delta_that_was_asked_for_the_bound_is_one_all_the_same(self):
+    profile = composition.compose({accountant.GaussianLoss(2.0, 0.3): 1, _REPORT: 1}, 0.5)
+    for epsilon, delta in zip(_EPSILONS, profile.delta(_EPSILONS), strict=True):
+      exact = _with_report(_REPORT, lambda x: _sampled(x, 2.0, 0.3), epsilon)
+      self.assertGreaterEqual(delta, exact)
+
   def test_one_sampled_sum(self):
     self._check({accountant.GaussianLoss(2.0, 0.1): 1}, lambda e: _sampled(e, 2.0, 0.1), 1e-6)
 
@@ -191,6 +197,12 @@ class DistanceTest(absltest.TestCase):
     np.testing.assert_allclose(more, 3e-6 * (1 + np.exp(epsilons)), rtol=1e-6)
     # Where it is not negligible nothing is claimed.
     self.assertEqual(composition.compose({off: 3}, 1e-10).epsilon(1e-5), math.inf)
+
+  def test_what_holds_at_an_epsilon_holds_at_larger_ones(self):
+    loss = accountant.GaussianLoss(2.0, distance=discrete_gaussian.DISTANCE)
+    deltas = composition.compose({loss: 5}, 1e-10).delta(np.linspace(0, 400, 41))
+    self.assertTrue((np.diff(deltas) <= 0).all())
+    self.assertLess(deltas[-1], 1e-20)
 
   def test_that_of_the_discrete_gaussian_is_negligible_until_it_is_not(self):
     def epsilon(rounds):

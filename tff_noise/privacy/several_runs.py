@@ -147,9 +147,9 @@ def independent_reports(runs: Sequence[Run]) -> dict[mechanism_lib.RandomizedRes
 
 def _different_owners(client_of):
   """int `[n]`, how many different clients hold each example."""
+  # The server comes first.
   owners = np.sort(np.stack(client_of), axis=0)
-  first = (owners[0] != scene_lib.SERVER).astype(np.int64)
-  return first + ((owners[1:] != owners[:-1]) & (owners[1:] != scene_lib.SERVER)).sum(axis=0)
+  return (owners[0] != scene_lib.SERVER) + (owners[1:] != owners[:-1]).sum(axis=0)
 
 
 def _exposure(unit, runs, members):
