@@ -1,6 +1,7 @@
 """Tests of releases as events of dp_accounting."""
 
 import json
+import pathlib
 
 import dp_accounting
 from absl.testing import absltest
@@ -80,6 +81,18 @@ class EventsTest(parameterized.TestCase):
         events.from_json(events.to_json(exposed)),
         dp_accounting.ComposedDpEvent([dp_accounting.UnsupportedDpEvent()]),
     )
+
+
+class PageTest(absltest.TestCase):
+
+  def test_its_lines_read_what_is_written(self):
+    page = pathlib.Path('docs/privacy.md').read_text(encoding='utf-8')
+    [code] = [b.split('```')[0] for b in page.split('```python\n')[1:] if 'def read' in b]
+    names = {}
+    exec(code, names)
+    for times in ({_SAMPLED: 30, _REPORTS: 1}, {_WHOLE: 2, None: 3}):
+      content = events.to_json(exposure.of_run(times, _LABEL))
+      self.assertEqual(names['read'](content), events.from_json(content))
 
 
 if __name__ == '__main__':
