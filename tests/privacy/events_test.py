@@ -1,6 +1,7 @@
 """Tests of releases as events of dp_accounting."""
 
 import json
+import math
 import pathlib
 
 import dp_accounting
@@ -74,6 +75,12 @@ class EventsTest(parameterized.TestCase):
         pld.PLDAccountant(_REPLACE), rdp.RdpAccountant(neighboring_relation=_REPLACE)
     ):
       self.assertFalse(accountant.supports(event))
+
+  def test_what_has_no_bound_together_is_not_private(self):
+    exposed = exposure.of_run({_WHOLE: 2}, _CLIENT)._replace(flaw='the same noise')
+    event = events.from_json(events.to_json(exposed))
+    accountant = pld.PLDAccountant(_REPLACE).compose(event)
+    self.assertEqual(accountant.get_epsilon(1e-5), math.inf)
 
   def test_what_is_not_known_is_refused_as_well(self):
     exposed = exposure.of_run({_WHOLE._replace(mechanism='magic'): 2}, _CLIENT)

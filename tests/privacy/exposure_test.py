@@ -101,7 +101,7 @@ class TotalTest(parameterized.TestCase):
   def test_a_mechanism_whose_losses_are_not_known_is_added(self):
     exposed = exposure.of_run({_NOISE: 30, _DISCRETE: 3}, _CLIENT)
     with mock.patch.dict(exposure._LOSSES):
-      del exposure._LOSSES[protection.DISCRETE_GAUSSIAN]
+      del exposure._LOSSES[exposure.kind(_DISCRETE)]
       total = exposed.total(_DELTA)
     self.assertEqual((total.composed, total.how), (None, exposure.ADDED))
     parts = [protection.cost(p, n, _CLIENT, _DELTA / 2).epsilon for p, n in exposed.sums]

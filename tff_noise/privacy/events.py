@@ -10,7 +10,8 @@ some are events again. Neighbours differ in one unit that is replaced, REPLACE_O
   the probability K b of a uniform report. It is written so, and is an UnsupportedDpEvent to a
   version that does not know it, which every accountant refuses. Independent reports are written one
   by one: versions that know the event ignore how often a SelfComposedDpEvent repeats it.
-* What nothing protects is a NonPrivateDpEvent.
+* What nothing protects is a NonPrivateDpEvent, and so is what releases share that have no bound
+  together.
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ def to_json(exposure: exposure_lib.Exposure) -> Mapping[str, Any]:
     if shield is None:
       events.append(_repeated(_event('NonPrivateDpEvent'), times))
     elif isinstance(shield, protection_lib.NoisySum):
-      events.append(_SUMS.get(shield.mechanism, _unknown)(shield, times))
+      events.append(_SUMS.get(exposure_lib.kind(shield), _unknown)(shield, times))
   events += [_reports(m) for m, count in exposure.reports.items() for _ in range(count)]
+  if exposure.flaw and all(shield is not None for shield, _ in exposure.made):
+    # Each has a bound, and all together have none.
+    events.append(_event('NonPrivateDpEvent'))
   return _event('ComposedDpEvent', events=events)
 
 
@@ -84,9 +88,9 @@ def _unknown(shield, times):
   return _event('UnsupportedDpEvent')
 
 
-# By mechanism, what a noisy sum is that was released so many times. The discrete Gaussian is no
-# better to tell neighbours apart by than the Gaussian, but for what its samples are off by.
+# By `exposure.kind`, what a noisy sum is that was released so many times. The discrete Gaussian costs
+# no more than the Gaussian, but for what its samples are off by.
 _SUMS = {
-    protection_lib.GAUSSIAN: _gaussian,
-    protection_lib.DISCRETE_GAUSSIAN: _gaussian,
+    (protection_lib.GAUSSIAN, exposure_lib.FIXED): _gaussian,
+    (protection_lib.DISCRETE_GAUSSIAN, exposure_lib.FIXED): _gaussian,
 }

@@ -14,6 +14,8 @@ from tff_noise.privacy import mechanism as mechanism_lib
 from tff_noise.privacy import protection as protection_lib
 
 ADDED, COMPOSED = 'added', 'composed'
+# Cohorts of one size, drawn in each round: the only ones there are so far.
+FIXED = 'fixed'
 # A guarantee without delta is not given up for an epsilon that is less by less than this share.
 _WORTH_A_DELTA = 0.01
 
@@ -79,11 +81,11 @@ class Exposure(NamedTuple):
   @property
   def losses(self) -> Mapping[accountant.Loss, int] | None:
     """The losses of one release each, and of how many; None where one is infinite or not known."""
-    if self.flaw or any(p.mechanism not in _LOSSES for p, _ in self.sums):
+    if self.flaw or any(kind(p) not in _LOSSES for p, _ in self.sums):
       return None
     losses = collections.Counter()
     for shield, times in self.sums:
-      losses.update(_LOSSES[shield.mechanism](shield, times))
+      losses.update(_LOSSES[kind(shield)](shield, times))
     losses.update({accountant.ReportLoss(m): n for m, n in self.reports.items()})
     return losses
 
@@ -130,6 +132,11 @@ def mechanisms(
   return list(found.values())
 
 
+def kind(shield: protection_lib.NoisySum) -> tuple[str, str]:
+  """Returns what a noisy sum is accounted for by: mechanism, and how cohorts come about."""
+  return shield.mechanism, getattr(shield, 'sampling', FIXED)
+
+
 def without_sampling(protection: protection_lib.Protection) -> protection_lib.Protection:
   """Returns the protection where cohorts are no secret."""
   if isinstance(protection, protection_lib.NoisySum):
@@ -147,9 +154,9 @@ def _discrete_gaussian(shield, times):
   return _gaussian(shield, times, discrete_gaussian.DISTANCE)
 
 
-# By mechanism, the losses of a noisy sum that was released so many times: one release each, and how
+# By `kind`, the losses of a noisy sum that was released so many times: one release each, and how
 # often. What is not here is not composed with others, but added.
 _LOSSES = {
-    protection_lib.GAUSSIAN: _gaussian,
-    protection_lib.DISCRETE_GAUSSIAN: _discrete_gaussian,
+    (protection_lib.GAUSSIAN, FIXED): _gaussian,
+    (protection_lib.DISCRETE_GAUSSIAN, FIXED): _discrete_gaussian,
 }
