@@ -30,12 +30,16 @@ from tff_noise.report import sections
 
 _NOISE = 'noise: no two runs drew the same'
 _LABELS = 'label reports: no random number answered for two labels'
+_REPEATED = (
+    ': the same flags, code and data. Where both released the same to the last digit, name one of '
+    'them; otherwise the noise can be taken off'
+)
 _BROKEN = 'The ledger of a run does not hold: nothing is added up.'
 _LIMITS = (
     'Runs that are not named are not in it; whether each sent what it declares is what --run_dir '
-    'looks at. A run may depend on what earlier ones released, as in '
-    'tuning. Which runs there are, how long they are and with how much noise has to be settled '
-    'before the first: where that was decided on the way, the sums are no guarantee.'
+    'looks at. A run may depend on what earlier ones released, as in tuning. Which runs there are, '
+    'how long they are and with how much noise has to be settled before the first: where that was '
+    'decided on the way, the sums are no guarantee.'
 )
 _ADDED = (
     'Added: the epsilons of the mechanisms of each run, of noisy sums at equal parts of delta. '
@@ -118,8 +122,8 @@ def audit(members: Sequence[Member], delta: float) -> finding.Audit:
       export.section(curves),
   )
   findings += [
-      _pairs(_NOISE, several_runs.same_noise(known)),
-      _pairs(_LABELS, several_runs.two_labels(known)),
+      _pairs(_NOISE, several_runs.same_noise(known), _REPEATED),
+      _pairs(_LABELS, several_runs.two_labels(known), ''),
   ]
   content = {
       **content, 'delta': delta, 'together': [_to_json(*each) for each in together]
@@ -270,10 +274,10 @@ def _epsilon(cost):
   return f'{cost.epsilon:.4g}{at_delta}'
 
 
-def _pairs(test, pairs):
+def _pairs(test, pairs, remark):
   if not pairs:
     return finding.passed(test, 'none')
-  return finding.failed(test, '; '.join(_numbers(pair) for pair in pairs))
+  return finding.failed(test, '; '.join(_numbers(pair) for pair in pairs) + remark)
 
 
 def _to_json(

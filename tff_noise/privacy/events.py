@@ -88,8 +88,8 @@ def _unknown(shield, times):
   return _event('UnsupportedDpEvent')
 
 
-# By `exposure.kind`, what a noisy sum is that was released so many times. The discrete Gaussian costs
-# no more than the Gaussian, but for what its samples are off by.
+# By `exposure.kind`, what a noisy sum is that was released so many times. The discrete Gaussian
+# costs no more than the Gaussian, but for what its samples are off by.
 _SUMS = {
     (protection_lib.GAUSSIAN, exposure_lib.FIXED): _gaussian,
     (protection_lib.DISCRETE_GAUSSIAN, exposure_lib.FIXED): _gaussian,
