@@ -13,6 +13,7 @@ from tff_noise.program import command_line
 
 _FLAGS = flags.FlagValues()
 flags.DEFINE_string('run_dir', None, 'The directory of a run.', flag_values=_FLAGS)
+flags.DEFINE_list('runs', [], 'The directories of runs.', flag_values=_FLAGS)
 flags.DEFINE_string('method', None, 'A method.', flag_values=_FLAGS)
 flags.DEFINE_boolean('mechanism', False, 'The label mechanism.', flag_values=_FLAGS)
 flags.DEFINE_string('out_dir', None, 'Where to write.', flag_values=_FLAGS)
@@ -27,6 +28,7 @@ flags.DEFINE_boolean('help', False, 'Help.', flag_values=_FLAGS)
 # What is audited, and which of the flags of others have a meaning for it.
 _TAKES = {
     'run_dir': {'delta'},
+    'runs': {'delta'},
     'method': {'delta', 'label_epsilon'},
     'mechanism': {'label_epsilon', 'num_classes', 'trials', 'alpha', 'audit_seed'},
 }
@@ -41,6 +43,10 @@ was no evidence for something.
       code sends what it declared, and the run done again leads to its cohorts, entries, reports
       and first round. Needs the run's data and its ledger.key.
 
+  bazel run //bin:audit -- --runs=runs/A,runs/B,...
+      Runs on the same clients' data, those of tuning included: each ledger as above, and what all
+      of them cost together. Needs their ledger.key, and no data.
+
   bazel run //bin:audit -- --method=feddpcont [flags of bin/train]
       A method: what its compiled computations send, against what it declares, without running it.
 
@@ -52,11 +58,13 @@ was no evidence for something.
       comes from the system's randomness unless given, and is printed.
 
   --delta [1e-05]
-      At which a run or method is accounted for, in (0, 1); well below one over the number of
-      clients.
+      At which a run, runs together or a method are accounted for, in (0, 1); well below one over
+      the number of clients.
   --out_dir
       Write audit.html, audit.json and audit.txt there; for a run, by default into its directory.
-      They are what an auditor outside may have: see docs/privacy.md."""
+      For a run or runs, also events.json, the releases as events of dp_accounting, and
+      delta_epsilon.csv, delta for every epsilon. They are what an auditor outside may have: see
+      docs/privacy.md."""
 
 
 def main(argv: list[str]) -> int:
@@ -77,6 +85,8 @@ def _main(argv):
     result = _audit_mechanism(values)
   elif values.method:
     result = _audit_flags(values, rest)
+  elif values.runs:
+    result = _audit_runs(values)
   else:
     result = _audit_run(values)
   print(result.text())
@@ -91,7 +101,9 @@ def _main(argv):
 def _check(values, rest):
   asked = [name for name in _TAKES if values[name].value]
   if len(asked) != 1:
-    raise types.UsageError('one of --run_dir, --method and --mechanism is needed; see --help')
+    raise types.UsageError(
+        'one of --run_dir, --runs, --method and --mechanism is needed; see --help'
+    )
   if rest and not values.method:
     raise types.UsageError(f'{rest[0]!r} can be given with --method only')
   for name in sorted(set().union(*_TAKES.values()).difference(_TAKES[asked[0]])):
@@ -125,6 +137,12 @@ def _audit_run(values):
   except types.UsageError as error:
     why_not = f'the method cannot be built here: {error}'
   return runs.audit(run, seal, values.delta, code, why_not)
+
+
+def _audit_runs(values):
+  from tff_noise.audit import several
+
+  return several.audit([several.read(path) for path in values.runs], values.delta)
 
 
 def _do_again(run, seal, delta):

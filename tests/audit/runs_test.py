@@ -1,9 +1,13 @@
 """Tests of the audit of a run: what was tampered with is found."""
 
+import collections
+import csv
+import io
 import json
 import math
 import os
 
+import dp_accounting
 import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -11,7 +15,10 @@ from absl.testing import parameterized
 from tests.report import run_files
 from tff_noise import types
 from tff_noise.audit import finding
+from tff_noise.audit import page
 from tff_noise.audit import runs
+from tff_noise.privacy import accountant
+from tff_noise.privacy import events
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
 from tff_noise.program import ledger_seal
@@ -32,8 +39,9 @@ def _field(name, shield, disclosure='sum'):
   }
 
 
+_REPORTS = protection.LabelReports(10, '0.81', 1000)
 _DECLARED = [
-    _field('labels', protection.LabelReports(10, '0.81', 1000), 'DP, secure sum'),
+    _field('labels', _REPORTS, 'DP, secure sum'),
     _field('update', None),
 ]
 
@@ -127,16 +135,7 @@ class RunsTest(parameterized.TestCase):
       self._audit()
 
   def test_noise_times_100_where_data_are_absent_is_no_pass(self):
-    shield = protection.NoisySum(100.0, 1.0, 4, 20)
-    declared = [_DECLARED[0], _field('update', shield)]
-    self._dump('uplink.json', declared)
-    os.remove(self._file('ledger.jsonl'))
-    book = ledger.Ledger(
-        ('labels', 'update'), declared, self._file('ledger.jsonl'), self.seal
-    )
-    for i in range(1, _ROUNDS + 1):
-      book.record(i, 'train', ['update'], np.arange(i, i + 4))
-    self._dump('privacy.json', ledger.to_json(book.entries, declared))
+    self._release_noise(protection.NoisySum(100.0, 1.0, 4, 20))
     self.assertEqual(self._audit().status, 3)
 
   def test_a_change_of_code_is_told(self):
@@ -157,6 +156,109 @@ class RunsTest(parameterized.TestCase):
   def test_a_missing_ledger_is_found(self):
     os.remove(self._file('ledger.jsonl'))
     self.assertTrue(self._audit().failed)
+
+  def _release_noise(self, shield):
+    """Puts a noisy sum in the place of the update."""
+    declared = [_DECLARED[0], _field('update', shield)]
+    self._dump('uplink.json', declared)
+    os.remove(self._file('ledger.jsonl'))
+    book = ledger.Ledger(('labels', 'update'), declared, self._file('ledger.jsonl'), self.seal)
+    book.record(1, 'train', ['labels'], np.arange(20))
+    for i in range(1, _ROUNDS + 1):
+      book.record(i, 'train', ['update'], np.arange(i, i + 4))
+    self._dump('privacy.json', ledger.to_json(book.entries, declared))
+
+  def _units(self, files):
+    units = json.loads(files['events.json'])['units']
+    return {unit['unit']: events.from_json(unit['event']) for unit in units}
+
+  def _curves(self, files):
+    curves = collections.defaultdict(list)
+    for row in csv.DictReader(io.StringIO(files['delta_epsilon.csv'])):
+      curves[row['unit']].append((float(row['epsilon']), float(row['delta'])))
+    return {unit: np.array(points).T for unit, points in curves.items()}
+
+  def test_brings_its_ledger_as_events(self):
+    self._release_noise(protection.NoisySum(2.0, 1.0, 4, 20))
+    units = self._units(self._audit().files)
+    noise = dp_accounting.SelfComposedDpEvent(
+        dp_accounting.SampledWithoutReplacementDpEvent(20, 4, dp_accounting.GaussianDpEvent(1.0)),
+        _ROUNDS,
+    )
+    nothing = dp_accounting.SelfComposedDpEvent(dp_accounting.NonPrivateDpEvent(), 1)
+    self.assertEqual(units, {
+        # Reports have no event yet.
+        'the label of one example': dp_accounting.ComposedDpEvent(
+            [noise, dp_accounting.UnsupportedDpEvent()]
+        ),
+        'one example': dp_accounting.ComposedDpEvent([nothing, noise]),
+        'one client': dp_accounting.ComposedDpEvent([nothing, noise]),
+    })
+
+  @parameterized.parameters(4, 20)
+  def test_every_point_of_the_curve_is_a_guarantee(self, population):
+    shield = protection.NoisySum(2.0, 1.0, 4, population)
+    self._release_noise(shield)
+    audit = self._audit()
+    curves = self._curves(audit.files)
+    self.assertEqual(list(curves), ['the label of one example'])
+    epsilons, deltas = curves['the label of one example']
+    self.assertTrue((np.diff(deltas) <= 0).all())
+    self.assertEqual(epsilons[0], 0)
+    self.assertLess(deltas[-1], 1e-10)
+    for delta in (1e-9, 1e-7, 1e-5, 1e-3, 1e-1):
+      added = protection.total({shield: _ROUNDS, _REPORTS: 1}, protection.Unit.LABEL, delta)
+      noise = accountant.gaussian_epsilon(
+          2.0, population=population, cohort=4, rounds=_ROUNDS, delta=delta
+      )
+      first = int(np.argmax(deltas <= delta))
+      # No more than adding the report; and no less than the noise alone, but for the grid.
+      self.assertLessEqual(epsilons[first - 1], added.epsilon)
+      self.assertGreaterEqual(epsilons[first], noise * (1 - 1e-4))
+    [section] = [s for s in audit.evidence if s.title == 'Delta for every epsilon']
+    self.assertEqual([block.kind for block in section.blocks], ['picture', 'table'])
+
+  def test_the_curve_of_reports_alone_is_exact(self):
+    self._release_noise(protection.LabelReports(10, '0.81'))
+    epsilons, deltas = self._curves(self._audit().files)['the label of one example']
+    table = _REPORTS.mechanism
+    exact = table.keep_probability - np.exp(epsilons) * table.other_probability
+    np.testing.assert_allclose(deltas, np.maximum(exact, 0), rtol=1e-8, atol=1e-15)
+    self.assertTrue((deltas >= exact).all())
+    # 0 from its epsilon on, which is a point; not before.
+    self.assertAlmostEqual(epsilons[np.argmax(deltas == 0)], 0.81, places=12)
+
+  def test_a_page_with_a_curve_needs_nothing_else(self):
+    self._release_noise(protection.NoisySum(2.0, 1.0, 4, 20))
+    folder = self.create_tempdir().full_path
+    page.write(self._audit(), folder)
+    self.assertCountEqual(os.listdir(folder), [
+        'audit.html', 'audit.json', 'audit.txt', 'delta_epsilon.csv', 'events.json',
+    ])
+    with open(os.path.join(folder, 'audit.html'), encoding='utf-8') as file:
+      text = file.read()
+    self.assertIn('id="delta_epsilon-', text)
+    self.assertNotRegex(text, r'(src|href)="(?!#|data:)')
+
+  def test_where_nothing_is_promised_there_is_no_curve(self):
+    audit = self._audit()
+    self.assertEqual(audit.files['delta_epsilon.csv'], 'unit,epsilon,delta\n')
+    self.assertLen(self._units(audit.files), 3)
+    self.assertIn('No curve is drawn', audit.text())
+
+  def test_a_broken_ledger_brings_neither_events_nor_curves(self):
+    # They take the place of those of an earlier audit.
+    self._change('ledger.jsonl', '"clients": 20', '"clients": 21')
+    audit = self._audit()
+    self.assertEmpty(self._units(audit.files))
+    self.assertEqual(audit.files['delta_epsilon.csv'], 'unit,epsilon,delta\n')
+
+  def test_neither_seed_nor_paths_of_other_runs_are_shown(self):
+    self._dump('config.json', run_files.config(seed=987654, scene='runs/x_seed987654/scene.npz'))
+    self.seal = ledger_seal.of_run(run_directory.RunDirectory(self.run_))
+    audit = self._audit()
+    for text in (audit.text(), audit.json(), *audit.files.values()):
+      self.assertNotIn('987654', text)
 
   def test_a_sum_over_one_client_is_found(self):
     book = ledger.Ledger(('labels', 'update'), _DECLARED, self._file('ledger.jsonl'), self.seal)

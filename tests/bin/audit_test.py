@@ -44,13 +44,39 @@ class AuditTest(parameterized.TestCase):
     self.assertIn('failed', result.stdout)
     self.assertTrue(os.path.exists(os.path.join(run, 'audit.html')))
 
+  def test_runs_together(self):
+    root = self.create_tempdir().full_path
+    runs = [
+        run_files.write_unfinished(
+            os.path.join(root, name), config=run_files.config(seed=seed), metrics=None, timing=None
+        )
+        for name, seed in (('a', 1), ('b', 2))
+    ]
+    out = os.path.join(root, 'out')
+    result = self._run(f'--runs={",".join(runs)}', f'--out_dir={out}', '--delta=1e-6')
+    # No round is done: no evidence of what they released.
+    self.assertEqual(result.returncode, 3, result.stdout + result.stderr)
+    self.assertIn('Audit of 2 runs together', result.stdout)
+    self.assertCountEqual(os.listdir(out), [
+        'audit.html', 'audit.json', 'audit.txt', 'delta_epsilon.csv', 'events.json',
+    ])
+    with open(os.path.join(out, 'audit.json'), encoding='utf-8') as file:
+      self.assertEqual(json.load(file)['delta'], 1e-6)
+    run_files.write(runs[0])  # Rounds, and no entries.
+    result = self._run(f'--runs={",".join(runs)}')
+    self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+    self.assertIn('round 1 has none', result.stdout)
+
   def test_the_mechanism(self):
     result = self._run('--mechanism', '--trials=200', '--alpha=1e-6')
     self.assertEqual(result.returncode, 0, result.stderr)
     self.assertIn('both in NumPy and in TensorFlow', ' '.join(result.stdout.split()))
 
   @parameterized.parameters(
-      ((), 'one of --run_dir, --method and --mechanism'),
+      ((), 'one of --run_dir, --runs, --method and --mechanism'),
+      (('--runs=x', '--method=fedavg'), 'one of'),
+      (('--runs=x,y', '--trials=3'), '--trials cannot be given with --runs'),
+      (('--runs=/nowhere/at/all,x',), 'not a run'),
       (('--mechanism', '--method=fedavg'), 'one of'),
       (('--mechanism', '--rounds=3'), "'--rounds=3' can be given with --method only"),
       (('--method=fedavg', '--trials=3'), '--trials cannot be given with --method'),

@@ -28,12 +28,14 @@ class Audit(NamedTuple):
     findings: What was found.
     evidence: What a reader needs to judge the findings by.
     content: The evidence as JSON has it.
+    files: Texts for other programs, by the name of their file.
   """
 
   title: str
   findings: tuple[Finding, ...]
   evidence: tuple[sections.Built, ...]
   content: Mapping[str, Any]
+  files: Mapping[str, str] = {}
 
   @property
   def failed(self) -> bool:

@@ -9,7 +9,7 @@ from tff_noise.report import html
 
 
 def write(audit: finding.Audit, folder: str) -> str:
-  """Writes audit.html, audit.json and audit.txt.
+  """Writes audit.html, audit.json, audit.txt and the files that the audit brings.
 
   Args:
     audit: What to write.
@@ -26,6 +26,8 @@ def write(audit: finding.Audit, folder: str) -> str:
     os.makedirs(folder, exist_ok=True)
     run_directory.write_text(os.path.join(folder, 'audit.json'), audit.json())
     run_directory.write_text(os.path.join(folder, 'audit.txt'), audit.text() + '\n')
+    for name, text in audit.files.items():
+      run_directory.write_text(os.path.join(folder, name), text)
     run_directory.write_text(path, html.render(audit.title, audit.sections()))
   except OSError as error:
     raise types.UsageError(f'{folder} cannot be written to ({error.strerror})') from error

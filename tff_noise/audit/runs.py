@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tff_noise import types
+from tff_noise.audit import export
 from tff_noise.audit import finding
+from tff_noise.privacy import exposure
 from tff_noise.privacy import ledger
 from tff_noise.program import code_version
 from tff_noise.report import blocks
@@ -30,8 +32,9 @@ _TOTALS = 'privacy.json: the totals are those of the ledger'
 _SHOWN = ('per client', 'other clients')
 _CODE = 'uplink.json: is what this code sends'
 _REPLAY = 'replay: the run done again from configuration and scene'
-# From these, cohorts, flips and noise of a simulation can be worked out.
-_SECRET_FLAGS = frozenset({'seed'})
+# From the seed, cohorts, flips and noise of a simulation can be worked out; the path of another run
+# has the seed of that one in it, which often is the same.
+_SECRET_FLAGS = frozenset({'seed', 'scene'})
 
 
 class ByCode(NamedTuple):
@@ -68,9 +71,7 @@ def audit(
   evidence = [
       finding.about({
           'run': f'{seal.run[:16]}..., the commitment to its configuration and scene',
-          'flags': shlex.join(
-              f'--{k}={v}' for k, v in sorted(run.flags.items()) if k not in _SECRET_FLAGS
-          ),
+          'flags': shlex.join(public_flags(run)),
           'made by code': run.code or 'unknown',
           'audited by code': code_version.digest(),
           'packages': ', '.join(f'{k} {v}' for k, v in run.versions.items()),
@@ -79,36 +80,97 @@ def audit(
       sections.Built('What may leave a client', (sections.uplink_table(declared),)),
   ]
   by_code = _by_code(run, declared, code, why_not)
-  public = {'declared': declared, 'seal': seal.public}
+  checked = check_ledger(run, seal)
+  findings = (*checked.findings, *by_code)
+  if checked.broken:
+    content, files = checked.content(run, seal), export.files((), ())
+    return finding.Audit(title, findings, tuple(evidence), content, files)
+  privacy = ledger.to_json(checked.entries, declared, delta)
+  exposed = _exposed(checked.entries, declared, delta)
+  curves = export.curves(exposed, delta)
+  evidence += [
+      sections.Built(
+          'What left the clients, and when',
+          (_entries(checked.entries, declared), *_changes(checked.lines)),
+      ),
+      sections.Built('What the run costs', tuple(sections.privacy_blocks(privacy))),
+      export.section(curves),
+  ]
+  content = {**checked.content(run, seal), 'privacy': privacy}
+  return finding.Audit(
+      title, findings, tuple(evidence), content, export.files(exposed, curves)
+  )
+
+
+def public_flags(run: runs.Run) -> list[str]:
+  """Returns the flags of a run that may be shown to anybody, in the order of their names."""
+  return [f'--{k}={v}' for k, v in sorted(run.flags.items()) if k not in _SECRET_FLAGS]
+
+
+class Checked(NamedTuple):
+  """A ledger that was read.
+
+  Attributes:
+    findings: What was found.
+    broken: Whether it is not what the run wrote; it has no lines then.
+    lines: Its lines.
+    head: The hash of the last one, '' if it is broken.
+  """
+
+  findings: tuple[finding.Finding, ...]
+  broken: bool
+  lines: Sequence[ledger.Line]
+  head: str
+
+  @property
+  def entries(self) -> list[ledger.Entry]:
+    """Its entries."""
+    return [line.content for line in self.lines if isinstance(line.content, ledger.Entry)]
+
+  def content(self, run: runs.Run, seal: ledger.Seal) -> dict[str, Any]:
+    """Returns what an auditor follows its chain by, as JSON has it."""
+    public = {'declared': run.uplink, 'seal': seal.public}
+    if self.broken:
+      return public
+    entries = [line.content._asdict() for line in self.lines]
+    return {**public, 'entries': entries, 'head': self.head}
+
+
+def check_ledger(run: runs.Run, seal: ledger.Seal) -> Checked:
+  """Follows the chain of a run's ledger, and compares it with what else the run left.
+
+  Args:
+    run: With a declaration.
+    seal: Of its ledger.
+
+  Raises:
+    types.UsageError: If the declaration does not say what protects its values.
+  """
   try:
-    lines = ledger.read_lines(os.path.join(run.path, 'ledger.jsonl'), declared, seal)
+    lines = ledger.read_lines(os.path.join(run.path, 'ledger.jsonl'), run.uplink, seal)
   except ledger.LedgerError as error:
     # The directory's name has the seed in it.
     broken = finding.failed(_CHAIN, str(error).replace(run.path + os.sep, ''))
-    return finding.Audit(title, (broken, *by_code), tuple(evidence), public)
+    return Checked((broken,), True, (), '')
+  head = lines[-1].head if lines else ledger.genesis(run.uplink, seal)
   entries = [line.content for line in lines if isinstance(line.content, ledger.Entry)]
-  head = lines[-1].head if lines else ledger.genesis(declared, seal)
-  privacy = ledger.to_json(entries, declared, delta)
-  evidence += [
-      sections.Built(
-          'What left the clients, and when', (_entries(entries, declared), *_changes(lines))
-      ),
-      sections.Built('What the run costs', tuple(sections.privacy_blocks(privacy))),
-  ]
   findings = (
       finding.passed(_CHAIN, f'{len(entries)} entries, the last with hash {head[:16]}...'),
       _rounds(run, entries),
-      _alone(entries, declared),
-      _totals(run, entries, declared),
-      *by_code,
+      _alone(entries, run.uplink),
+      _totals(run, entries, run.uplink),
   )
-  content = {
-      **public,
-      'entries': [line.content._asdict() for line in lines],
-      'head': head,
-      'privacy': privacy,
-  }
-  return finding.Audit(title, findings, tuple(evidence), content)
+  return Checked(findings, False, lines, head)
+
+
+def _exposed(entries, declared, delta):
+  """What each unit is exposed to, with what the run is said to cost it."""
+  times = ledger.times(entries, declared)
+  costs = ledger.totals(entries, declared, delta)
+  return [
+      export.Exposed(unit.value, exposure.of_run(times, unit), cost)
+      for unit, cost in costs.items()
+  ]
 
 
 def _rounds(run, entries):

@@ -428,10 +428,10 @@ def _central(shield, made, delta):
   return amplification.central_epsilon(shield.mechanism, shield.num_labels, delta)
 
 
-def totals(
-    entries: Sequence[Entry], declared: Sequence[Mapping[str, Any]], delta: float = DELTA
-) -> dict[protection_lib.Unit, protection_lib.Cost]:
-  """Returns what the whole run costs, for each unit; units are never added.
+def times(
+    entries: Sequence[Entry], declared: Sequence[Mapping[str, Any]]
+) -> dict[protection_lib.Protection, int]:
+  """Returns in how many exchanges values were released under each protection.
 
   Raises:
     LedgerError: If the declaration does not say what protects its values.
@@ -441,10 +441,22 @@ def totals(
   for entry in entries:
     for shield in {protection_lib.with_clients(shields[i], entry.clients) for i in entry.fields}:
       rounds[shield].append(entry.round_num)
-  times = collections.Counter()
-  for shield, made in rounds.items():
-    times[protection_lib.in_rounds(shield, made)] += len(made)
-  return {unit: protection_lib.total(times, unit, delta) for unit in protection_lib.Unit}
+  made = collections.Counter()
+  for shield, numbers in rounds.items():
+    made[protection_lib.in_rounds(shield, numbers)] += len(numbers)
+  return dict(made)
+
+
+def totals(
+    entries: Sequence[Entry], declared: Sequence[Mapping[str, Any]], delta: float = DELTA
+) -> dict[protection_lib.Unit, protection_lib.Cost]:
+  """Returns what the whole run costs, for each unit; units are never added.
+
+  Raises:
+    LedgerError: If the declaration does not say what protects its values.
+  """
+  made = times(entries, declared)
+  return {unit: protection_lib.total(made, unit, delta) for unit in protection_lib.Unit}
 
 
 def statement(
@@ -489,20 +501,26 @@ def to_json(
               'aggregation': r.field['disclosure'],
               'times': r.times,
               **protection_lib.describe(r.protection)._asdict(),
-              **_cost_to_json(r.unit, r.cost),
+              **cost_to_json(r.unit, r.cost),
               'central_epsilon': r.central and {**r.central._asdict(), 'holds': _CENTRAL},
           }
           for r in found
       ],
-      'totals': [_cost_to_json(unit, cost) for unit, cost in costs.items()],
+      'totals': [cost_to_json(unit, cost) for unit, cost in costs.items()],
       'statement': statement(found, costs),
   }
 
 
-def _cost_to_json(unit, cost):
+def number_to_json(number: float) -> float | str:
+  """Returns a number as JSON has it: infinity as the text 'inf'."""
+  return 'inf' if math.isinf(number) else number
+
+
+def cost_to_json(unit: protection_lib.Unit, cost: protection_lib.Cost) -> dict[str, Any]:
+  """Returns what releases cost a unit, as JSON has it."""
   return {
       'unit': unit.value,
-      'epsilon': 'inf' if math.isinf(cost.epsilon) else cost.epsilon,
+      'epsilon': number_to_json(cost.epsilon),
       'delta': cost.delta,
       'status': cost.status.value,
   }

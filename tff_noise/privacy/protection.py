@@ -163,6 +163,15 @@ def in_rounds(protection: Protection, rounds: Sequence[int]) -> Protection:
   return protection if list(rounds) == list(range(1, len(rounds) + 1)) else protection.reports
 
 
+def full_rounds(shield: NoisySum, times: int) -> int:
+  """Returns as how many rounds that everybody takes part in, each with noise of its own, so many
+  rounds cost in which clients have turns.
+  """
+  if shield.mechanism == TREE:
+    return tree.squared_sensitivity(shield.population, shield.cohort, times)
+  return int(cyclic.participations(shield.population, shield.cohort, times).max())
+
+
 def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
   """Returns what `times` releases cost each unit.
 
@@ -175,9 +184,8 @@ def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
   """
   if times == 0:
     return _FREE
-  protection = _for_unit(protection, unit)
-  covered = list(Unit).index(unit) <= list(Unit).index(own_unit(protection))
-  if protection is None or not covered:
+  protection = for_unit(protection, unit)
+  if protection is None:
     return _UNBOUNDED
   if isinstance(protection, Counts):
     return _FREE
@@ -185,12 +193,7 @@ def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
     return Cost(protection.mechanism.actual_epsilon, 0.0, Status.PROVED)
   population, cohort, rounds = protection.population, protection.cohort, times
   if protection.sampling == CYCLIC:
-    # As so many rounds that everybody takes part in, each with noise of its own.
-    if protection.mechanism == TREE:
-      rounds = tree.squared_sensitivity(population, cohort, times)
-    else:
-      rounds = int(cyclic.participations(population, cohort, times).max())
-    population = cohort
+    population, rounds = cohort, full_rounds(protection, times)
   elif protection.mechanism == TREE:
     return _UNBOUNDED  # Nobody knows how often a client takes part in the rounds of a node.
   epsilon = _EPSILON[protection.mechanism](
@@ -199,11 +202,12 @@ def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
   return Cost(epsilon, delta, Status.CONDITIONAL)
 
 
-def _for_unit(protection, unit):
-  """What a unit is protected by: labels by their reports, where there are such."""
+def for_unit(protection: Protection, unit: Unit) -> Protection:
+  """Returns what protects a unit: labels their reports, where there are such; None if nothing."""
   if unit is Unit.LABEL and isinstance(protection, NoisySum) and protection.reports:
     return protection.reports
-  return protection
+  covered = list(Unit).index(unit) <= list(Unit).index(own_unit(protection))
+  return protection if covered else None
 
 
 def total(times: Mapping[Protection, int], unit: Unit, delta: float) -> Cost:
@@ -216,7 +220,7 @@ def total(times: Mapping[Protection, int], unit: Unit, delta: float) -> Cost:
     unit: What the epsilon is about.
     delta: Of all Gaussian mechanisms together, in (0, 1).
   """
-  made = [(_for_unit(p, unit), n) for p, n in times.items() if n]
+  made = [(for_unit(p, unit), n) for p, n in times.items() if n]
   # '0.81' and '0.810' are one mechanism, and so the same reports.
   distinct = {
       (p.mechanism.num_classes, p.mechanism.other) if isinstance(p, LabelReports) else p: (p, n)
