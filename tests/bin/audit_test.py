@@ -28,7 +28,7 @@ class AuditTest(parameterized.TestCase):
         '--method=feddpcont', '--rounds=7', '--training_labels=private', f'--out_dir={out}'
     )
     self.assertEqual(result.returncode, 0, result.stderr)
-    self.assertIn('2 passed', result.stdout)
+    self.assertIn('4 passed', result.stdout)
     with open(os.path.join(out, 'audit.json'), encoding='utf-8') as file:
       content = json.load(file)
     self.assertAlmostEqual(content['privacy']['totals'][0]['epsilon'], 0.81)
@@ -68,7 +68,7 @@ class AuditTest(parameterized.TestCase):
     self.assertIn('round 1 has none', result.stdout)
 
   def test_the_mechanism(self):
-    result = self._run('--mechanism', '--trials=200', '--alpha=1e-6')
+    result = self._run('--mechanism', '--trials=400', '--alpha=1e-6')
     self.assertEqual(result.returncode, 0, result.stderr)
     self.assertIn('both in NumPy and in TensorFlow', ' '.join(result.stdout.split()))
 
