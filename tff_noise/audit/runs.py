@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from tff_noise import types
 from tff_noise.audit import finding
 from tff_noise.privacy import ledger
+from tff_noise.privacy import protection
 from tff_noise.program import code_version
+from tff_noise.program import summary
 from tff_noise.report import blocks
 from tff_noise.report import runs
 from tff_noise.report import sections
@@ -26,6 +28,7 @@ _CHAIN = (
 _ROUNDS = 'ledger: every round of metrics.csv has its releases'
 _ALONE = 'ledger: no sum is over one client, whose value it would show'
 _TOTALS = 'privacy.json: the totals are those of the ledger'
+_BUDGET = 'ledger: what it costs a client is within --target_client_epsilon'
 # Values of which no sum is claimed, as declarations write it (`uplink.Disclosure`).
 _SHOWN = ('per client', 'other clients')
 _CODE = 'uplink.json: is what this code sends'
@@ -88,7 +91,8 @@ def audit(
     return finding.Audit(title, (broken, *by_code), tuple(evidence), public)
   entries = [line.content for line in lines if isinstance(line.content, ledger.Entry)]
   head = lines[-1].head if lines else ledger.genesis(declared, seal)
-  privacy = ledger.to_json(entries, declared, delta)
+  units = summary.units(runs.read_scene(run))
+  privacy = ledger.to_json(entries, declared, delta, units)
   evidence += [
       sections.Built(
           'What left the clients, and when', (_entries(entries, declared), *_changes(lines))
@@ -99,7 +103,8 @@ def audit(
       finding.passed(_CHAIN, f'{len(entries)} entries, the last with hash {head[:16]}...'),
       _rounds(run, entries),
       _alone(entries, declared),
-      _totals(run, entries, declared),
+      _totals(run, entries, declared, units),
+      *_budget(run, entries, declared),
       *by_code,
   )
   content = {
@@ -123,7 +128,7 @@ def _rounds(run, entries):
 
 def _alone(entries, declared):
   for entry in entries:
-    shown = [declared[i]['name'] for i in entry.fields if declared[i]['disclosure'] not in _SHOWN]
+    shown = [declared[i]['name'] for i in entry.fields if not _hides_one(declared[i])]
     if entry.clients == 1 and shown:
       return finding.failed(
           _ALONE, f'in round {entry.round_num} one client sent: {", ".join(shown)}'
@@ -131,11 +136,27 @@ def _alone(entries, declared):
   return finding.passed(_ALONE, f'{len(entries)} exchanges')
 
 
-def _totals(run, entries, declared):
+def _hides_one(field):
+  """Of which no sum is claimed; or a sum whose noise is that of any number of clients."""
+  protected = protection.from_json(field.get('protection'))
+  return field['disclosure'] in _SHOWN or protection.is_poisson(protected)
+
+
+def _budget(run, entries, declared):
+  """Nothing of a run without one; at the delta that a budget is for."""
+  target = run.flags.get('target_client_epsilon')
+  if target is None:
+    return []
+  epsilon = ledger.totals(entries, declared)[protection.Unit.CLIENT].epsilon
+  found = finding.passed if epsilon <= target else finding.failed
+  return [found(_BUDGET, f'epsilon {epsilon:.4g} of {target:g}')]
+
+
+def _totals(run, entries, declared, units):
   """Recomputed at the delta they were written with."""
   if run.privacy is None:
     return finding.no_evidence(_TOTALS, 'the run is not finished and has no privacy.json')
-  expected = json.loads(json.dumps(ledger.to_json(entries, declared)))
+  expected = json.loads(json.dumps(ledger.to_json(entries, declared, units=units)))
   for name in expected:
     if not _close(run.privacy.get(name), expected[name]):
       other = '' if _same_code(run) else '; other code wrote it, whose words may differ'

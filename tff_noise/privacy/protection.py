@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tff_noise.privacy import accountant
@@ -17,7 +17,10 @@ from tff_noise.privacy import mechanism as mechanism_lib
 
 
 class Unit(enum.Enum):
-  """What two neighbours differ in: one is replaced by another, and all numbers stay."""
+  """What two neighbours differ in: one is replaced by another, and all numbers stay.
+
+  Where cohorts are Poisson samples, a client is added or removed instead; see `neighbours`.
+  """
 
   LABEL = 'the label of one example'
   EXAMPLE = 'one example'
@@ -62,6 +65,8 @@ class LabelReports(NamedTuple):
 
 # Mechanisms of `NoisySum`.
 GAUSSIAN, DISCRETE_GAUSSIAN = 'gaussian', 'discrete_gaussian'
+# How the cohorts of `NoisySum` are drawn.
+FIXED, POISSON = 'fixed', 'poisson'
 
 
 class NoisySum(NamedTuple):
@@ -70,13 +75,15 @@ class NoisySum(NamedTuple):
   Attributes:
     noise_multiplier: Standard deviation of the noise over S.
     clip: S, the L2 norm.
-    cohort: Clients in a round.
+    cohort: Clients in a round, or how many are expected in a Poisson sample.
     population: Clients among whom the server draws the cohort, uniformly and secretly; equal to
       `cohort` where the draw gives no protection.
     reports: What the vectors depend on labels through, where that is reports alone.
     mechanism: GAUSSIAN, in floating point, added by the server; or DISCRETE_GAUSSIAN, in integers,
       of which each client of the cohort adds an equal share.
     noise_source: Of `noise_key.SOURCES`.
+    sampling: FIXED, cohorts of one size; or POISSON, which every client is in with probability
+      `share` by itself.
   """
 
   noise_multiplier: float
@@ -86,6 +93,12 @@ class NoisySum(NamedTuple):
   reports: LabelReports | None = None
   mechanism: str = GAUSSIAN
   noise_source: str = 'seed'
+  sampling: str = FIXED
+
+  @property
+  def share(self) -> float:
+    """The probability with which a client is in a cohort."""
+    return self.cohort / self.population
 
 
 Protection = Counts | LabelReports | NoisySum | None
@@ -162,6 +175,12 @@ def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
     return _FREE
   if isinstance(protection, LabelReports):
     return Cost(protection.mechanism.actual_epsilon, 0.0, Status.PROVED)
+  if protection.sampling == POISSON:
+    # A client that is replaced, as for smaller units, is one removed and one added.
+    added = unit is Unit.CLIENT
+    account = accountant.poisson_gaussian_epsilon if added else accountant.poisson_replaced_epsilon
+    epsilon = account(protection.noise_multiplier, protection.share, times, delta)
+    return Cost(epsilon, delta, Status.CONDITIONAL)
   epsilon = _EPSILON[protection.mechanism](
       protection.noise_multiplier,
       population=protection.population,
@@ -170,6 +189,17 @@ def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
       delta=delta,
   )
   return Cost(epsilon, delta, Status.CONDITIONAL)
+
+
+def is_poisson(protection: Protection) -> bool:
+  """Returns whether a protection counts on cohorts that are Poisson samples."""
+  return isinstance(protection, NoisySum) and protection.sampling == POISSON
+
+
+def neighbours(protections: Iterable[Protection], unit: Unit) -> str:
+  """Returns what neighbours are whose unit is so protected: 'replaced', or 'added or removed'."""
+  added = unit is Unit.CLIENT and any(map(is_poisson, protections))
+  return 'added or removed' if added else 'replaced'
 
 
 def _for_unit(protection, unit):
@@ -231,18 +261,29 @@ def describe(protection: Protection) -> Description:
         'one memoised report for each example, whatever its later label and however often used; '
         'given a pseudorandom function, whose key stays with the client',
     )
-  accounting = 'composition without amplification by sampling; replacing one client'
-  if protection.population > protection.cohort:
-    accounting = (
-        f'exact composition for a fixed cohort of {protection.cohort}, drawn uniformly without '
-        f'replacement from {protection.population} clients and kept secret; replacing one client'
-    )
   return Description(
       f'updates cut to norm {protection.clip:g}, {_NOISE[protection.mechanism]} of '
       f'{protection.noise_multiplier:g} times that norm on their sum; '
       f'{_SOURCE[protection.noise_source]}',
-      f'{accounting}{_CAVEAT[protection.mechanism]}',
+      f'{_accounting(protection)}{_CAVEAT[protection.mechanism]}',
   )
+
+
+def _accounting(protection):
+  if protection.sampling == POISSON:
+    return (
+        f'exact composition for Poisson samples: each of {protection.population} clients takes '
+        f'part in a round with probability {protection.share:g} by itself, and neither who does '
+        'nor how many do is known (ledger.jsonl and metrics.csv have how many); adding or removing '
+        'one client. An example or a label is replaced, which is accounted for as replacing a '
+        'client'
+    )
+  if protection.population > protection.cohort:
+    return (
+        f'exact composition for a fixed cohort of {protection.cohort}, drawn uniformly without '
+        f'replacement from {protection.population} clients and kept secret; replacing one client'
+    )
+  return 'composition without amplification by sampling; replacing one client'
 
 
 _NOISE = {
@@ -274,6 +315,9 @@ def to_json(protection: Protection) -> Mapping[str, Any] | None:
   content = {'kind': kind, **protection._asdict()}
   if isinstance(protection, NoisySum):
     content['reports'] = to_json(protection.reports)
+    if protection.sampling == FIXED:
+      # As earlier versions write it, which noise is keyed by.
+      del content['sampling']
   return content
 
 

@@ -107,6 +107,10 @@ def _define_all():
        'Pre-trained weights to start from: a Keras .h5 file or a TensorFlow checkpoint.'),
       ('Training', integer, 'rounds', 100, 'R, communication rounds.'),
       ('Training', integer, 'clients_per_round', 10, 'Clients drawn in each round.'),
+      ('Training', text, 'client_sampling', 'fixed',
+       'fixed: cohorts of this size, drawn uniformly; poisson: each client takes part by itself, '
+       'so that cohorts have this size on average, and may be empty. poisson needs '
+       '--client_dp_noise.'),
       ('Training', text, 'arrivals', None,
        'Clients that join late or drop out: a CSV file with the columns client, joins, leaves '
        '(rounds), or uniform:SHARE:LAST_ROUND.'),
@@ -146,6 +150,10 @@ def _define_all():
        'gaussian: noise in floating point, added by the server, which is not the noise in real '
        'numbers that its epsilon is about; discrete_gaussian: noise in integers, of which each '
        'client adds its share.'),
+      ('Privacy', real, 'target_client_epsilon', None,
+       'epsilon of a client at delta 1e-5 that the run has to stay within. Alone: the least '
+       '--client_dp_noise is taken that allows all rounds. With --client_dp_noise: the run ends '
+       'before the round that would pass it.'),
       ('Privacy', text, 'noise_source', 'seed',
        'Of the noise on updates. seed: runs can be repeated, and who knows the seed can subtract '
        'it; system: the system\'s cryptographic generator, its key kept in the run directory.'),
@@ -206,7 +214,12 @@ def config_from(values: flags.FlagValues) -> run_config.RunConfig:
   named = {f.name: values[f.name].value for f in dataclasses.fields(run_config.RunConfig)}
   lists = {name: _last_of_each(named[name]) for name in ('param', 'base_param')}
   lists['workers'] = tuple(named['workers'])
-  return run_config.RunConfig(**{**named, **lists})
+  config = run_config.RunConfig(**{**named, **lists})
+  if config.target_client_epsilon is None:
+    return config
+  from tff_noise.program import client_noise  # The accountant takes a second to load.
+
+  return client_noise.with_least_noise(config)
 
 
 def _last_of_each(assignments):
