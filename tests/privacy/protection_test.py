@@ -13,6 +13,7 @@ _LABEL, _EXAMPLE, _CLIENT = protection.Unit
 _REPORTS = protection.LabelReports(10, '0.81')
 _NOISE = protection.NoisySum(2.0, 0.5, cohort=10, population=100)
 _DISCRETE = _NOISE._replace(mechanism=protection.DISCRETE_GAUSSIAN, noise_source='system')
+_POISSON = _NOISE._replace(sampling=protection.POISSON)
 _COUNTS = protection.Counts()
 _DELTA = 1e-5
 
@@ -45,6 +46,24 @@ class CostTest(parameterized.TestCase):
     )
     self.assertEqual((cost.epsilon, cost.delta), (expected, _DELTA))
     self.assertIs(cost.status, protection.Status.CONDITIONAL)
+
+  def test_poisson_samples_cost_by_adding_a_client_and_by_replacing_what_is_smaller(self):
+    self.assertEqual(_POISSON.share, 0.1)
+    cost = protection.cost(_POISSON, 30, _CLIENT, _DELTA)
+    added = accountant.poisson_gaussian_epsilon(2.0, 0.1, 30, _DELTA)
+    self.assertEqual(cost, protection.Cost(added, _DELTA, protection.Status.CONDITIONAL))
+    replaced = accountant.poisson_replaced_epsilon(2.0, 0.1, 30, _DELTA)
+    self.assertGreater(replaced, added)
+    for unit in (_LABEL, _EXAMPLE):
+      self.assertEqual(protection.cost(_POISSON, 30, unit, _DELTA).epsilon, replaced)
+    both = protection.with_reports(_POISSON, _REPORTS)
+    self.assertAlmostEqual(protection.cost(both, 30, _LABEL, _DELTA).epsilon, 0.81)
+
+  def test_neighbours(self):
+    for unit in (_LABEL, _EXAMPLE):
+      self.assertEqual(protection.neighbours([_POISSON], unit), 'replaced')
+    self.assertEqual(protection.neighbours([_REPORTS, _POISSON], _CLIENT), 'added or removed')
+    self.assertEqual(protection.neighbours([_NOISE, None], _CLIENT), 'replaced')
 
   def test_discrete_noise_costs_what_gaussian_noise_does(self):
     cost, gaussian = (
@@ -115,12 +134,22 @@ class JsonTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (_REPORTS,), (_NOISE,), (_NOISE._replace(reports=_REPORTS),), (_COUNTS,), (None,),
-      (_DISCRETE,),
+      (_DISCRETE,), (_POISSON,), (_POISSON._replace(reports=_REPORTS),),
   )
   def test_comes_back(self, shield):
     content = json.loads(json.dumps(protection.to_json(shield)))
     self.assertEqual(protection.from_json(content), shield)
     self.assertIs(type(protection.from_json(content)), type(shield))
+
+  def test_cohorts_of_fixed_size_are_written_as_earlier_versions_did(self):
+    # Noise is keyed by it, and their files are read.
+    content = {
+        'kind': 'noisy sum', 'noise_multiplier': 2.0, 'clip': 0.5, 'cohort': 10, 'population': 100,
+        'reports': None, 'mechanism': 'gaussian', 'noise_source': 'seed',
+    }
+    self.assertEqual(protection.to_json(_NOISE), content)
+    self.assertEqual(protection.from_json(content), _NOISE)
+    self.assertEqual(protection.to_json(_POISSON), {**content, 'sampling': 'poisson'})
 
   @parameterized.parameters(
       ({},), ({'kind': 'magic'},), ({'kind': 'label reports'},), ({'kind': 'counts', 'x': 1},), (3,)
@@ -137,6 +166,10 @@ class JsonTest(parameterized.TestCase):
       (_DISCRETE, 'an equal share added by each client, of 2', 'drop out, take theirs away'),
       (_DISCRETE, 'drawn from a key of the system', 'Given a pseudorandom function'),
       (_NOISE._replace(population=10), 'Gaussian', 'without amplification'),
+      (_NOISE, 'Gaussian', 'replacing one client'),
+      (_POISSON, 'Gaussian', 'each of 100 clients takes part in a round with probability 0.1'),
+      (_POISSON, 'Gaussian', 'nor how many do is known'),
+      (_POISSON, 'Gaussian', 'adding or removing one client. An example or a label is replaced'),
       (_COUNTS, 'none needed', 'costs nothing'),
       (None, 'none: computed from the true local data', 'no finite epsilon'),
   )
