@@ -19,7 +19,7 @@ from tff_noise.program import run_directory
 from tff_noise.program import summary
 from tff_noise.uplink import uplink
 
-_Config = collections.namedtuple('_Config', ['method', 'seed'])
+_Config = collections.namedtuple('_Config', ['method', 'seed', 'target_client_epsilon'])
 _State = collections.namedtuple(
     '_State', ['round_num', 'participations', 'records', 'own', 'own_of_clients', 'state']
 )
@@ -111,16 +111,25 @@ class WriteTest(absltest.TestCase):
     for round_num, names, clients in sent:
       opened.record(round_num, 'train', [fields[name] for name in names], np.array(clients))
 
-  def _write(self, algorithm, scene=None, state=None, own_models=None):
+  def _write(self, algorithm, scene=None, state=None, own_models=None, target=None):
     if not os.path.exists(self.run_.file('uplink.json')):
       self._record(algorithm)
     results.write(
-        self.run_, _Config('mine', 7), scene or _scene(), algorithm, state or _state(),
-        own_models or {},
+        self.run_, _Config('mine', 7, target), scene or _scene(), algorithm,
+        state or _state(), own_models or {},
     )
     with open(self.run_.file('summary.json'), encoding='utf-8') as file:
       # JSON has no nan.
       return json.load(file, parse_constant=self.fail)
+
+  def test_run_that_a_budget_ended(self):
+    self.assertNotIn('status', self._write(_algorithm()))
+    os.remove(self.run_.file('summary.json'))
+    found = self._write(_algorithm()._replace(ends_after=1), target=2.5)
+    self.assertEqual(
+        (found['status'], found['rounds'], found['planned_rounds'], found['target_client_epsilon']),
+        ('ended by budget', 1, 3, 2.5),
+    )
 
   def test_algorithm_that_judges_nothing(self):
     found = self._write(_algorithm())
@@ -262,7 +271,7 @@ class WriteTest(absltest.TestCase):
 
   def test_summary_is_written_last(self):
     # A run with a summary is complete: nothing may be missing then.
-    def fail(*_):
+    def fail(*_, **__):
       raise OSError('the disk is full')
 
     for module, part in (
