@@ -1,4 +1,4 @@
-"""The least noise for a target, and the rounds that a target allows, held against the accountant."""
+"""The least noise for a target, and the rounds that one allows, held against the accountant."""
 
 import math
 import os

@@ -257,7 +257,7 @@ class TextTest(SummaryTestCase):
     self.assertIn(f'written to      {self.run_.path}', text)
 
   def test_budget_that_ended_it(self):
-    self.assertNotIn('budget', self._text())
+    self.assertNotIn('  budget  ', self._text())
     text = self._text(status='ended by budget', planned_rounds=30, target_client_epsilon=2.5)
     self.assertIn(
         '  budget          ended by budget: round 13 of 30 would pass epsilon 2.5 for one client\n',

@@ -210,8 +210,8 @@ class SimulatedClients:
     listed, messages = self._check(computation, messages, cohort)
     if listed.optimizer is None:
       raise ValueError(f'{listed.name!r} has no next model: it is run, not trained')
-    self._require_new_noise(listed, state)
     self._require_poisson_sample(listed, cohort)
+    self._require_new_noise(listed, state)
     self._record(listed, cohort)
     process = listed.process
     args = [_process_state(listed, state), self._data(cohort)]
