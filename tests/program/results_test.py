@@ -12,6 +12,7 @@ from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.data import scene as scene_lib
 from tff_noise.federated import computation
 from tff_noise.privacy import ledger
+from tff_noise.privacy import protection
 from tff_noise.program import ground_truth
 from tff_noise.program import ledger_seal
 from tff_noise.program import results
@@ -130,6 +131,18 @@ class WriteTest(absltest.TestCase):
         (found['status'], found['rounds'], found['planned_rounds'], found['target_client_epsilon']),
         ('ended by budget', 1, 3, 2.5),
     )
+
+  def test_delta_is_compared_with_the_clients_of_the_scene(self):
+    noisy = _field(_UPDATE, 100)._replace(protection=protection.NoisySum(1.0, 1.0, 2, 3))
+    train = computation.Computation('train', None, (noisy,))
+    algorithm = algorithm_lib.Algorithm(None, (train,), {'train': 1})
+    self._record(algorithm, (1, [_UPDATE], [0, 1]))
+    for clients, warned in ((3, False), (100_000, True)):
+      units = {**summary.units(_scene()), protection.Unit.CLIENT: clients}
+      with mock.patch.object(summary, 'units', lambda scene, units=units: units):
+        self._write(algorithm)
+      statement = run_directory.read_json(self.run_.file('privacy.json'))['statement']
+      self.assertEqual('WARNING: delta 1e-05 is not below one over' in statement, warned)
 
   def test_algorithm_that_judges_nothing(self):
     found = self._write(_algorithm())
