@@ -39,8 +39,8 @@ class SayBudgetTest(parameterized.TestCase):
 
   @parameterized.parameters((99_999, False), (100_000, True))
   def test_delta_of_one_over_the_clients(self, clients, warned):
-    expected = f'privacy: WARNING: delta 1e-05 is not below one over the number of clients, {clients}:'
-    self.assertEqual(self._said(clients=clients).startswith(expected), warned)
+    expected = f'WARNING: delta 1e-05 is not below one over the number of clients, {clients}:'
+    self.assertEqual(self._said(clients=clients).startswith(f'privacy: {expected}'), warned)
     # Without a claim there is no delta.
     self.assertEqual(self._said(None, clients=clients), '')
 
