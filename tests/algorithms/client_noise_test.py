@@ -1,5 +1,6 @@
 """DP-FedAvg under methods and optimizers: what runs, what is refused, what the ledger says."""
 
+import os
 from unittest import mock
 
 import numpy as np
@@ -13,7 +14,9 @@ from tests.optimizers import rounds
 from tests.program import runs
 from tff_noise import types
 from tff_noise.algorithms import catalog
+from tff_noise.data import client_data
 from tff_noise.federated import aggregation
+from tff_noise.federated import computation
 from tff_noise.federated import gaussian_sum
 from tff_noise.federated import task as task_lib
 from tff_noise.federated import tree_sum
@@ -23,11 +26,13 @@ from tff_noise.privacy import cyclic
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
 from tff_noise.program import training
+from tff_noise.selection import policies
 from tff_noise.uplink import disclosure
 from tff_noise.uplink import uplink
 
 _SIZES = (5, 8, 4, 6)
 _NOISY = protection.NoisySum(2.0, 0.5, cohort=2, population=4)
+_POISSON = _NOISY._replace(cohort=1, sampling=protection.POISSON)
 _DISCRETE = _NOISY._replace(mechanism=protection.DISCRETE_GAUSSIAN, population=2)
 _TREE = _NOISY._replace(mechanism=protection.TREE, sampling=protection.CYCLIC)
 _SINGLE_MODELS = (
@@ -264,6 +269,106 @@ class RunTest(federated_test_case.FederatedTestCase):
     self.assertAlmostEqual(costs[protection.Unit.LABEL].epsilon, updates + 1.0, places=9)
     # A histogram of flipped labels protects each label, and not who has how many.
     self.assertIs(costs[protection.Unit.CLIENT].status, protection.Status.NONE)
+
+  def _poisson_task(self):
+    task = _task(shield=_POISSON)
+    return task._replace(sampling=protection.POISSON, rounds=6, clients_per_round=1)
+
+  @parameterized.parameters('fedavg', 'elr', 'coteaching')
+  def test_poisson_samples_may_be_empty_and_release_noise_all_the_same(self, name):
+    # Clients of elr keep something, which TFF cannot return of nobody.
+    task = self._poisson_task()
+    algorithm = _build(name, task)
+    sizes = [len(policies.poisson(3, r, 4, 1)) for r in range(1, 7)]
+    self.assertIn(0, sizes)
+    self.assertGreater(max(sizes), 1)
+    opened = runs.open_ledger(algorithm)
+    clients, state = runs.clients_of(algorithm, task, _federation(), opened), algorithm.init()
+    for size in sizes:
+      before = tf.nest.flatten(state.weights)
+      state = training.run_round(algorithm, state, clients)
+      self.assertEqual(clients.traffic.clients, size)
+      self.assertEqual(clients.traffic.bytes_up == 0, size == 0)
+      self.assertTrue(np.isnan(clients.traffic.train_loss))
+      for old, new in zip(before, tf.nest.flatten(state.weights), strict=True):
+        self.assertTrue((np.asarray(old) != np.asarray(new)).any())
+    self.assertEqual([entry.clients for entry in opened.entries], sizes)
+    self.assertEqual([entry.round_num for entry in opened.entries], list(range(1, 7)))
+    self.assertEqual(clients.participations.sum(), sum(sizes))
+    # Secret even where it is empty.
+    self.assertLen({entry.cohort for entry in opened.entries}, 6)
+    costs = ledger.totals(opened.entries, uplink.to_json(algorithm.fields))
+    self.assertEqual(
+        costs[protection.Unit.CLIENT].epsilon,
+        accountant.poisson_gaussian_epsilon(2.0, 0.25, 6, 1e-5),
+    )
+    self.assertEqual(
+        costs[protection.Unit.EXAMPLE].epsilon,
+        accountant.poisson_replaced_epsilon(2.0, 0.25, 6, 1e-5),
+    )
+
+  @parameterized.parameters('fedavg', 'elr')
+  def test_what_a_round_of_nobody_releases_is_the_noise_of_any_round(self, name):
+    # With a step size of almost nothing, what clients send is zero, and noise is all there is.
+    task = self._poisson_task()
+    still = task._replace(training=task.training._replace(learning_rate=1e-30))
+    [train] = _build(name, still).computations
+    data = list(client_data.federation_datasets(_federation()))
+    state = train.process.initialize()
+    if name == 'fedavg':
+      nobody, everybody = train.next(state, []), train.next(state, data)
+    else:
+      given = [train.initial_input(client.y) for client in _federation().clients]
+      nobody = computation.without_clients(train.next)(state, [], [])
+      everybody = train.next(state, data, given)
+    moved = [
+        [new - old for new, old in zip(
+            tf.nest.flatten(output.state.global_model_weights.trainable),
+            tf.nest.flatten(state.global_model_weights.trainable), strict=True,
+        )]
+        for output in (nobody, everybody)
+    ]
+    for alone, beside in zip(*moved, strict=True):
+      np.testing.assert_allclose(alone, beside, atol=1e-6)
+    # Of deviation Z S = 1, over an expected cohort of one.
+    noise = np.concatenate([np.ravel(part) for part in moved[0]])
+    self.assertLen(noise, 8)
+    self.assertBetween(np.sqrt(np.mean(noise**2)), 0.4, 1.8)
+
+  def test_poisson_divisor_is_the_expected_size(self):
+    shield = _POISSON._replace(noise_multiplier=0.0, clip=0.1, cohort=1, population=2)
+    toys = rounds.Federation(
+        'fedavg', rounds.DISAGREEING, rounds.full_batch(3),
+        aggregation=aggregation.dp_mean(shield, noise_key=bytes(32), secure=False),
+    )
+    toys.round()
+    moved = [rounds.train(np.zeros((2, 2)), client, 3) for client in rounds.DISAGREEING]
+    # Two came where one was expected.
+    expected = sum(0.1 * m / np.linalg.norm(m) for m in moved) / 1
+    np.testing.assert_allclose(toys.w, expected, atol=1e-6)
+
+  @parameterized.parameters('fedavg', 'elr')
+  def test_poisson_samples_resumed_anywhere_end_the_same_to_the_bit(self, name):
+    task = self._poisson_task()
+    algorithm, copies = _build(name, task), self.create_tempdir().full_path
+    folder = self.create_tempdir().full_path
+    whole, metrics = runs.run(algorithm, task, _federation(), folder, copies)
+    rows = metrics.splitlines()[1:]
+    self.assertLen(rows, 6)
+    sizes = [len(policies.poisson(3, r, 4, 1)) for r in range(1, 7)]
+    column = metrics.splitlines()[0].split(',').index('clients')
+    self.assertEqual([int(row.split(',')[column]) for row in rows], sizes)
+    for done in range(1, 6):
+      again, text = runs.run(
+          algorithm, task, _federation(), os.path.join(copies, str(done))
+      )
+      self.assertEqual(text, metrics)
+      for a, b in zip(tf.nest.flatten(whole), tf.nest.flatten(again), strict=True):
+        np.testing.assert_array_equal(a, b)
+      with open(os.path.join(copies, str(done), 'ledger.jsonl'), 'rb') as file:
+        ledger_text = file.read()
+      with open(os.path.join(folder, 'ledger.jsonl'), 'rb') as file:
+        self.assertEqual(ledger_text, file.read())
 
   @parameterized.parameters(protection.GAUSSIAN, protection.TREE)
   def test_continued_it_draws_the_same_noise(self, mechanism):

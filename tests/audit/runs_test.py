@@ -138,6 +138,33 @@ class RunsTest(parameterized.TestCase):
     self._release_noise(protection.NoisySum(100.0, 1.0, 4, 20))
     self.assertEqual(self._audit().status, 3)
 
+  def test_delta_is_compared_with_the_clients_of_the_scene(self):
+    declared = [_DECLARED[0], _field('update', protection.NoisySum(5.0, 1.0, 4, 20))]
+    self._dump('uplink.json', declared)
+    os.remove(self._file('ledger.jsonl'))
+    book = ledger.Ledger(('labels', 'update'), declared, self._file('ledger.jsonl'), self.seal)
+    book.record(1, 'train', ['update'], np.arange(4))
+    self._dump('privacy.json', ledger.to_json(book.entries, declared))
+    clients = report_runs.read_scene(report_runs.read_run(self.run_)).num_clients
+    for delta, warned in ((0.99 / clients, False), (1.01 / clients, True)):
+      statement = self._audit(delta=delta).content['privacy']['statement']
+      self.assertEqual(f'over the number of clients, {clients}:' in statement, warned)
+
+  def test_one_client_with_noise_of_its_own_size_is_no_sum_over_one(self):
+    # A Poisson sample of one is hidden by the noise of any; a fixed cohort of one is not allowed.
+    shield = protection.NoisySum(5.0, 1.0, 1, 20)
+    for sampling, failed in (('poisson', False), ('fixed', True)):
+      declared = [_DECLARED[0], _field('update', shield._replace(sampling=sampling))]
+      self._dump('uplink.json', declared)
+      os.remove(self._file('ledger.jsonl'))
+      book = ledger.Ledger(('labels', 'update'), declared, self._file('ledger.jsonl'), self.seal)
+      for i in range(1, _ROUNDS + 1):
+        book.record(i, 'train', ['update'], np.arange(1))
+      self._dump('privacy.json', ledger.to_json(book.entries, declared))
+      found = {f.name: f.verdict for f in self._audit().findings}
+      [verdict] = [v for name, v in found.items() if 'no sum is over one client' in name]
+      self.assertIs(verdict, _FAILED if failed else _PASSED)
+
   def test_a_change_of_code_is_told(self):
     book = ledger.Ledger(
         ('labels', 'update'), _DECLARED, self._file('ledger.jsonl'), self.seal, 'fff'

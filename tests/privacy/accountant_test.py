@@ -343,6 +343,126 @@ class GaussianTest(parameterized.TestCase):
       accountant.poisson_gaussian_epsilon(noise, share, rounds, delta)
 
 
+def _pair(noise, share, z):
+  """The densities at z of the pair that replacing a client under Poisson sampling is."""
+  rest = (1 - share) * stats.norm.pdf(z)
+  return (
+      rest + share * stats.norm.pdf(z, 1 / noise), rest + share * stats.norm.pdf(z, -1 / noise)
+  )
+
+
+def _one_replaced(noise, share, epsilon):
+  """delta of one round, by numeric integration: right to ten digits."""
+  reach = 40 + 1 / noise
+  z, step = np.linspace(-reach, reach, 2_000_001, retstep=True)
+  p, q = _pair(noise, share, z)
+  return np.maximum(0, p - math.exp(epsilon) * q).sum() * step
+
+
+def _at_least(noise, share, rounds, epsilon):
+  """A lower bound of delta of many rounds: losses rounded down, and cut at a finite one."""
+  interval, size = 2e-4, 2**20
+  reach = 12 + 1 / noise
+  # Cells of the line; what is in a cell has no smaller loss than at its left end.
+  z = np.linspace(-reach, reach, 400_001)
+  p, q = _pair(noise, share, z)
+  losses = np.floor(np.log(p / q)[:-1] / interval).astype(int)
+  masses = (1 - share) * np.diff(stats.norm.cdf(z)) + share * np.diff(stats.norm.cdf(z, 1 / noise))
+  spectrum = np.fft.rfft(np.bincount(losses % size, masses, minlength=size))
+  composed = np.fft.irfft(spectrum**rounds, size)
+  total = np.arange(size)
+  total = interval * np.where(total < size // 2, total, total - size)
+  mean = masses @ losses
+  deviation = math.sqrt(rounds * (masses @ (losses - mean) ** 2))
+  assert abs(rounds * mean) + 20 * deviation < size // 2  # Nothing comes round.
+  above = total > epsilon
+  return float((composed[above] * -np.expm1(epsilon - total[above])).sum())
+
+
+class PoissonReplacedTest(parameterized.TestCase):
+
+  @parameterized.parameters((1, 0.1), (0.5, 0.3), (3, 0.01), (2, 0.9), (0.1, 0.5))
+  def test_one_round_is_the_pair_by_numeric_integration(self, noise, share):
+    epsilon = accountant.poisson_replaced_epsilon(noise, share, 1, 1e-5)
+    self.assertLessEqual(_one_replaced(noise, share, epsilon), 1e-5 * (1 + 1e-9))
+    self.assertGreater(_one_replaced(noise, share, epsilon), 0.999e-5)
+
+  @parameterized.parameters((1, 0.1, 30), (2, 0.1, 300), (0.8, 0.3, 10), (4, 0.5, 100))
+  def test_just_above_a_lower_bound_of_many_rounds(self, noise, share, rounds):
+    epsilon = accountant.poisson_replaced_epsilon(noise, share, rounds, 1e-5)
+    self.assertLessEqual(_at_least(noise, share, rounds, epsilon), 1e-5)
+    self.assertGreater(_at_least(noise, share, rounds, 0.99 * epsilon), 1e-5)
+
+  @parameterized.parameters(0.0, 60.0, 120.0, 180.0)
+  def test_no_records_are_told_apart_better(self, angle):
+    # Records of the plane by Monte Carlo, at angles: at 180 degrees it is the pair itself.
+    noise, share, epsilon, n = 0.7, 0.3, 1.0, 400_000
+    old = np.array([1.0, 0.0]) / noise
+    turn = math.radians(angle)
+    new = np.array([math.cos(turn), math.sin(turn)]) / noise
+    draw = np.random.default_rng(0)
+    seen = draw.normal(size=(n, 2)) + old * (draw.random((n, 1)) < share)
+
+    def density(record):
+      # Over that of noise alone.
+      return (1 - share) + share * np.exp(seen @ record - record @ record / 2)
+
+    gain = np.maximum(0, 1 - math.exp(epsilon) * density(new) / density(old))
+    claimed = _one_replaced(noise, share, epsilon)
+    error = 4 * gain.std() / math.sqrt(n)
+    self.assertLessEqual(gain.mean(), claimed + error)
+    if angle == 180:
+      self.assertGreaterEqual(gain.mean(), claimed - error)
+
+  @parameterized.parameters((1, 0.1, 100), (2, 0.02, 1000), (0.3, 0.5, 20), (50, 0.2, 500))
+  def test_between_adding_one_and_cohorts_of_fixed_size(self, noise, share, rounds):
+    actual = accountant.poisson_replaced_epsilon(noise, share, rounds, 1e-5)
+    self.assertGreater(actual, accountant.poisson_gaussian_epsilon(noise, share, rounds, 1e-5))
+    fixed = accountant.gaussian_epsilon(
+        noise, population=1000, cohort=round(1000 * share), rounds=rounds, delta=1e-5
+    )
+    self.assertLessEqual(actual, fixed)
+
+  def test_no_more_than_two_steps_of_group_privacy(self):
+    # (e, d) for each step is (2 e, (1 + exp(e)) d) for both.
+    step = accountant.poisson_gaussian_epsilon(2.0, 0.1, 300, 1e-8)
+    delta = (1 + math.exp(step)) * 1e-8
+    self.assertLess(accountant.poisson_replaced_epsilon(2.0, 0.1, 300, delta), 2 * step)
+
+  def test_with_everybody_in_every_round_it_is_the_gaussian(self):
+    expected = accountant.gaussian_epsilon(2, population=7, cohort=7, rounds=9, delta=1e-5)
+    self.assertEqual(accountant.poisson_replaced_epsilon(2, 1, 9, 1e-5), expected)
+    almost = accountant.poisson_replaced_epsilon(2, 1 - 1e-9, 9, 1e-5)
+    self.assertBetween(almost, expected * (1 - 1e-6), expected)
+
+  @parameterized.parameters(1e-4, 2e-4, 0.01, 1e3, 1e6)
+  def test_extreme_noise(self, noise):
+    for account in (accountant.poisson_replaced_epsilon, accountant.poisson_gaussian_epsilon):
+      epsilon = account(noise, 0.2, 10, 1e-6)
+      self.assertLessEqual(epsilon, account(noise, 1, 10, 1e-6))
+      self.assertGreaterEqual(epsilon, 0)
+    # With almost no noise sampling hides nobody, but from who draws no sample of him.
+    if noise < 0.001:
+      whole = accountant.poisson_replaced_epsilon(noise, 1, 10, 1e-6)
+      self.assertGreater(accountant.poisson_replaced_epsilon(noise, 0.2, 10, 1e-6), whole / 10)
+
+  def test_limits(self):
+    self.assertEqual(accountant.poisson_replaced_epsilon(1, 0.5, 0, 1e-5), 0)
+    self.assertEqual(accountant.poisson_replaced_epsilon(1, 0, 3, 1e-5), 0)
+    self.assertEqual(accountant.poisson_replaced_epsilon(0, 0.5, 3, 1e-5), math.inf)
+    with self.assertRaisesRegex(ValueError, 'sampling probability'):
+      accountant.poisson_replaced_epsilon(1, 1.1, 3, 1e-5)
+
+  def test_monotone(self):
+    def epsilon(noise=2, share=0.1, rounds=30, delta=1e-5):
+      return accountant.poisson_replaced_epsilon(noise, share, rounds, delta)
+
+    self.assertLess(epsilon(), epsilon(rounds=31))
+    self.assertLess(epsilon(), epsilon(share=0.11))
+    self.assertLess(epsilon(noise=2.1), epsilon())
+    self.assertLess(epsilon(delta=2e-5), epsilon())
+
+
 class SpeedTest(absltest.TestCase):
 
   def test_a_run_is_accounted_in_seconds(self):
@@ -351,6 +471,7 @@ class SpeedTest(absltest.TestCase):
     accountant.randomized_response_epsilon(table, 300, 1e-5)
     accountant.gaussian_epsilon(1, population=1000, cohort=100, rounds=300, delta=1e-5)
     accountant.poisson_gaussian_epsilon(1, 0.1, 300, 1e-5)
+    accountant.poisson_replaced_epsilon(1, 0.1, 300, 1e-5)
     self.assertLess(time.process_time() - start, 10)
 
 

@@ -35,12 +35,25 @@ class EventsTest(parameterized.TestCase):
           100, 10, dp_accounting.GaussianDpEvent(1.0)
       )),
       (_WHOLE._replace(mechanism=protection.DISCRETE_GAUSSIAN), dp_accounting.GaussianDpEvent(1.0)),
+      (_SAMPLED._replace(sampling=protection.POISSON), dp_accounting.PoissonSampledDpEvent(
+          0.1, dp_accounting.GaussianDpEvent(1.0)
+      )),
       (None, dp_accounting.NonPrivateDpEvent()),
   )
   def test_comes_back_as_events(self, shield, expected):
     self.assertEqual(
         _event({shield: 30, _COUNTS: 2}, _EXAMPLE),
         dp_accounting.ComposedDpEvent([dp_accounting.SelfComposedDpEvent(expected, 30)]),
+    )
+
+  # A client with turns 1, 11 and 21 is in the nodes that end in 1, 2, 4, 8, 11, 12, 21, 22 and 24,
+  # and twice in that of 16.
+  @parameterized.parameters((protection.GAUSSIAN, 3), (protection.TREE, 13))
+  def test_turns_are_counted(self, mechanism, count):
+    shield = _SAMPLED._replace(sampling=protection.CYCLIC, mechanism=mechanism)
+    self.assertEqual(
+        _event({shield: 30}, _CLIENT).events,
+        [dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(1.0), count)],
     )
 
   def test_is_about_a_unit(self):

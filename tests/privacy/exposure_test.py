@@ -73,6 +73,17 @@ class TotalTest(parameterized.TestCase):
     self.assertLessEqual(total.cost.epsilon, expected.epsilon)
     self.assertEqual(total.cost[1:], expected[1:])
 
+  def test_poisson_samples_have_clients_that_are_replaced(self):
+    shield = _NOISE._replace(sampling=protection.POISSON)
+    expected = protection.cost(shield, 30, _EXAMPLE, _DELTA)
+    for unit in protection.Unit:
+      total = exposure.of_run({shield: 30}, unit).total(_DELTA)
+      self.assertEqual(total.cost, expected)
+      # The bound that is composed with others is that of cohorts of one size.
+      fixed = protection.cost(_NOISE, 30, unit, _DELTA).epsilon
+      self.assertAlmostEqual(total.composed, fixed, places=5)
+      self.assertLessEqual(total.added, fixed)
+
   def test_composing_is_less_than_adding(self):
     times = {_NOISE: 30, _NOISE._replace(noise_multiplier=3.0): 30, _REPORTS: 1}
     total = exposure.of_run(times, _LABEL).total(_DELTA)

@@ -335,6 +335,40 @@ class TotalsTest(_Case):
       for release in ledger.releases(book.entries, declared):
         self.assertEqual((release.cost.epsilon, release.times), (expected.epsilon, len(rounds)))
 
+  def test_poisson_samples_say_that_a_client_is_added_or_removed(self):
+    shield = _NOISE._replace(sampling=protection.POISSON)
+    declared = _declare(update=shield)
+    content = ledger.to_json(self._entries((0,), (0,)), declared)
+    label, example, client = content['totals']
+    self.assertEqual(label['epsilon'], example['epsilon'])
+    self.assertGreater(label['epsilon'], client['epsilon'])
+    self.assertRegex(
+        content['statement'], 'costs one client, added or removed, epsilon [0-9.]+ at delta 1e-05'
+    )
+    self.assertRegex(content['statement'], 'costs one example epsilon [0-9.]+ at')
+    self.assertIn('adding or removing one client', content['releases'][0]['accounting'])
+    fixed = ledger.to_json(self._entries((0,)), _declare(update=_NOISE))
+    self.assertNotIn('removed', json.dumps(fixed))
+
+  def test_round_without_clients_costs_what_any_round_does(self):
+    declared = _declare(update=_NOISE._replace(sampling=protection.POISSON))
+    entries = self._entries((0,), (0,), (0,))
+    empty = [entries[0], entries[1]._replace(clients=0), entries[2]]
+    self.assertEqual(ledger.totals(entries, declared), ledger.totals(empty, declared))
+
+  @parameterized.parameters((99_999, 0), (100_000, 1), (1_000_000, 1))
+  def test_delta_of_one_over_the_clients_is_told(self, clients, warnings):
+    entries, declared = self._entries((0,)), _declare(update=_NOISE)
+    units = {protection.Unit.CLIENT: clients, protection.Unit.EXAMPLE: 50}
+    said = ledger.to_json(entries, declared, units=units)['statement']
+    self.assertEqual(said.count('WARNING'), warnings)
+    if warnings:
+      self.assertIn(f'delta 1e-05 is not below one over the number of clients, {clients}:', said)
+    # At another delta, and where there is none.
+    self.assertNotIn('WARNING', ledger.to_json(entries, declared, 1e-7, units)['statement'])
+    reports = ledger.to_json(entries, _declare(labels=_REPORTS), units=units)
+    self.assertNotIn('WARNING', reports['statement'])
+
   def test_each_value_says_how_often_it_was_sent(self):
     labels, update, size = ledger.releases(self._entries((0,), (1, 2), (1, 2)), _DECLARED)
     self.assertEqual((labels.times, update.times, size.times), (1, 2, 2))

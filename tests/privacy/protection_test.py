@@ -16,6 +16,7 @@ _NOISE = protection.NoisySum(2.0, 0.5, cohort=10, population=100)
 _DISCRETE = _NOISE._replace(mechanism=protection.DISCRETE_GAUSSIAN, noise_source='system')
 _TURNS = _NOISE._replace(sampling=protection.CYCLIC)
 _TREE = _TURNS._replace(mechanism=protection.TREE)
+_POISSON = _NOISE._replace(sampling=protection.POISSON)
 _COUNTS = protection.Counts()
 _DELTA = 1e-5
 
@@ -48,6 +49,24 @@ class CostTest(parameterized.TestCase):
     )
     self.assertEqual((cost.epsilon, cost.delta), (expected, _DELTA))
     self.assertIs(cost.status, protection.Status.CONDITIONAL)
+
+  def test_poisson_samples_cost_by_adding_a_client_and_by_replacing_what_is_smaller(self):
+    self.assertEqual(_POISSON.share, 0.1)
+    cost = protection.cost(_POISSON, 30, _CLIENT, _DELTA)
+    added = accountant.poisson_gaussian_epsilon(2.0, 0.1, 30, _DELTA)
+    self.assertEqual(cost, protection.Cost(added, _DELTA, protection.Status.CONDITIONAL))
+    replaced = accountant.poisson_replaced_epsilon(2.0, 0.1, 30, _DELTA)
+    self.assertGreater(replaced, added)
+    for unit in (_LABEL, _EXAMPLE):
+      self.assertEqual(protection.cost(_POISSON, 30, unit, _DELTA).epsilon, replaced)
+    both = protection.with_reports(_POISSON, _REPORTS)
+    self.assertAlmostEqual(protection.cost(both, 30, _LABEL, _DELTA).epsilon, 0.81)
+
+  def test_neighbours(self):
+    for unit in (_LABEL, _EXAMPLE):
+      self.assertEqual(protection.neighbours([_POISSON], unit), 'replaced')
+    self.assertEqual(protection.neighbours([_REPORTS, _POISSON], _CLIENT), 'added or removed')
+    self.assertEqual(protection.neighbours([_NOISE, None], _CLIENT), 'replaced')
 
   def test_discrete_noise_costs_what_gaussian_noise_does(self):
     cost, gaussian = (
@@ -178,16 +197,22 @@ class JsonTest(parameterized.TestCase):
   @parameterized.parameters(
       (_REPORTS,), (_NOISE,), (_NOISE._replace(reports=_REPORTS),), (_COUNTS,), (None,),
       (_DISCRETE,), (_TURNS,), (_TREE._replace(reports=_REPORTS),),
+      (_POISSON,), (_POISSON._replace(reports=_REPORTS),),
   )
   def test_comes_back(self, shield):
     content = json.loads(json.dumps(protection.to_json(shield)))
     self.assertEqual(protection.from_json(content), shield)
     self.assertIs(type(protection.from_json(content)), type(shield))
 
-  def test_what_was_written_before_there_were_turns_had_cohorts_that_were_drawn(self):
-    content = dict(protection.to_json(_NOISE))
-    del content['sampling']
+  def test_cohorts_of_fixed_size_are_written_as_earlier_versions_did(self):
+    # Noise is keyed by it, and their files are read.
+    content = {
+        'kind': 'noisy sum', 'noise_multiplier': 2.0, 'clip': 0.5, 'cohort': 10, 'population': 100,
+        'reports': None, 'mechanism': 'gaussian', 'noise_source': 'seed',
+    }
+    self.assertEqual(protection.to_json(_NOISE), content)
     self.assertEqual(protection.from_json(content), _NOISE)
+    self.assertEqual(protection.to_json(_POISSON), {**content, 'sampling': 'poisson'})
 
   @parameterized.parameters(
       ({},), ({'kind': 'magic'},), ({'kind': 'label reports'},), ({'kind': 'counts', 'x': 1},), (3,)
@@ -210,6 +235,10 @@ class JsonTest(parameterized.TestCase):
        'the nodes of the tree, by the rounds of each that one client takes part in'),
       (_TREE, 'drawn from the seed', 'without amplification by sampling; replacing one client. It '
        'is about noise in real numbers'),
+      (_NOISE, 'Gaussian', 'replacing one client'),
+      (_POISSON, 'Gaussian', 'each of 100 clients takes part in a round with probability 0.1'),
+      (_POISSON, 'Gaussian', 'nor how many do is known'),
+      (_POISSON, 'Gaussian', 'adding or removing one client. An example or a label is replaced'),
       (_COUNTS, 'none needed', 'costs nothing'),
       (None, 'none: computed from the true local data', 'no finite epsilon'),
   )

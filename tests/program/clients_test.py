@@ -274,6 +274,55 @@ class RefusalTest(parameterized.TestCase):
     clients.train(train, state._replace(aggregators={'train': np.int32(4)}), _COHORT)
 
 
+class PoissonTest(parameterized.TestCase):
+  """Cohorts that are Poisson samples."""
+
+  def setUp(self):
+    super().setUp()
+    task = _TASK._replace(sampling=protection.POISSON)
+    shield = protection.NoisySum(1.0, 1.0, 2, 5, sampling=protection.POISSON)
+    train, self.computed = _train()
+    self.train = train._replace(fields=(_field('update')._replace(protection=shield),))
+    self.clients, self.ledger = _clients(self.train, task=task)
+    # The first round in which two or more of five are drawn.
+    self.drawn = next(
+        r for r in range(1, 99) if len(policies.poisson(_SEED, r, 5, 2)) > 1
+    )
+    self.clients.begin_round(self.drawn, 'train')
+
+  def test_cohort_is_the_sample_of_its_round(self):
+    cohort = self.clients.sample(self.train, _STATE)
+    expected = policies.poisson(_SEED, self.drawn, 5, 2)
+    np.testing.assert_array_equal(cohort, expected)
+    self.clients.train(self.train, _STATE, cohort)
+    [entry] = self.ledger.entries
+    self.assertEqual((entry.round_num, entry.clients), (self.drawn, len(expected)))
+    self.assertEqual(self.clients.traffic.clients, len(expected))
+    self.assertEqual(np.flatnonzero(self.clients.participations).tolist(), expected.tolist())
+
+  def test_no_other_cohort_answers(self):
+    cohort = self.clients.sample(self.train, _STATE)
+    others = np.setdiff1d(np.arange(5), cohort)
+    for other in (cohort[1:], cohort[:0], others, np.arange(5)):
+      with self.assertRaisesRegex(ValueError, "'train' is not the Poisson sample of its round"):
+        self.clients.train(self.train, _STATE, other)
+    self.assertEmpty(self.ledger.entries)
+    self.assertEmpty(self.computed.calls)
+    # Nothing was released, and no noise was used.
+    self.clients.train(self.train, _STATE, cohort)
+
+  @parameterized.parameters({'among': np.array([0, 1])}, {'size': 2}, {'among': np.arange(5)})
+  def test_all_are_drawn_alike(self, **asked):
+    with self.assertRaisesRegex(types.UsageError, "^--client_sampling=poisson .* 'train', whose"):
+      self.clients.sample(self.train, _STATE, **asked)
+
+  def test_optimizer_that_chooses(self):
+    sampler = optimizer.Sampler((), {}, lambda *_: np.arange(5), lambda records, *_: records)
+    train = self.train._replace(optimizer=self.train.optimizer._replace(sampler=sampler))
+    with self.assertRaisesRegex(types.UsageError, 'not drawn from everybody alike: use'):
+      self.clients.sample(train, _STATE)
+
+
 class LedgerTest(parameterized.TestCase):
 
   def test_has_the_entry_before_the_computation_runs(self):

@@ -113,6 +113,19 @@ class ParseTest(FlagsTestCase):
     )
     self.assertEqual((config.label_epsilon, config.label_prior), ('2', 'inverse'))
 
+  def test_noise_of_a_target_is_part_of_the_configuration(self):
+    flags_ = ('--method=fedavg', '--rounds=5', '--client_sampling=poisson')
+    config = self.config(*flags_, '--target_client_epsilon=2')
+    self.assertGreater(config.client_dp_noise, 0)
+    self.assertEqual(config.client_sampling, 'poisson')
+    # Given both, as in a configuration that is read back, it is the same run.
+    again = self.config(
+        *flags_, '--target_client_epsilon=2', f'--client_dp_noise={config.client_dp_noise}'
+    )
+    self.assertEqual(again, config)
+    self.assertEqual(again.name(), config.name())
+    self.assertIsNone(self.config().target_client_epsilon)
+
   def test_parameters_add_up(self):
     config = self.config('--param=weight=0.5', '--param=warmup_rounds=3')
     self.assertEqual(config.param, ('weight=0.5', 'warmup_rounds=3'))
@@ -159,6 +172,9 @@ class ParseTest(FlagsTestCase):
       ('--noise_semantics=code', '^--noise_semantics must be paper or reference, got code$'),
       ('--training_labels=no', '^--training_labels must be one of local, private, got no$'),
       ('--client_dp_noise=-1', r'^--client_dp_noise must be 0, or in \[1e-4, 1e6\], got -1.0$'),
+      ('--target_client_epsilon=0', '^--target_client_epsilon must be positive, .* got 0.0$'),
+      ('--target_client_epsilon=nan', '^--target_client_epsilon must be positive, .* got nan$'),
+      ('--client_sampling=poisson', '^--client_dp_noise must be above 0 with .*=poisson, got 0.0$'),
       ('--client_dp_clip=0', r'^--client_dp_clip must be in \[1e-30, 1e30\], got 0.0$'),
   )
   def test_mistakes_of_the_values(self, argument, message):

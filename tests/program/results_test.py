@@ -12,6 +12,7 @@ from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.data import scene as scene_lib
 from tff_noise.federated import computation
 from tff_noise.privacy import ledger
+from tff_noise.privacy import protection
 from tff_noise.program import ground_truth
 from tff_noise.program import ledger_seal
 from tff_noise.program import results
@@ -19,7 +20,7 @@ from tff_noise.program import run_directory
 from tff_noise.program import summary
 from tff_noise.uplink import uplink
 
-_Config = collections.namedtuple('_Config', ['method', 'seed'])
+_Config = collections.namedtuple('_Config', ['method', 'seed', 'target_client_epsilon'])
 _State = collections.namedtuple(
     '_State', ['round_num', 'participations', 'records', 'own', 'own_of_clients', 'state']
 )
@@ -111,16 +112,37 @@ class WriteTest(absltest.TestCase):
     for round_num, names, clients in sent:
       opened.record(round_num, 'train', [fields[name] for name in names], np.array(clients))
 
-  def _write(self, algorithm, scene=None, state=None, own_models=None):
+  def _write(self, algorithm, scene=None, state=None, own_models=None, target=None):
     if not os.path.exists(self.run_.file('uplink.json')):
       self._record(algorithm)
     results.write(
-        self.run_, _Config('mine', 7), scene or _scene(), algorithm, state or _state(),
-        own_models or {},
+        self.run_, _Config('mine', 7, target), scene or _scene(), algorithm,
+        state or _state(), own_models or {},
     )
     with open(self.run_.file('summary.json'), encoding='utf-8') as file:
       # JSON has no nan.
       return json.load(file, parse_constant=self.fail)
+
+  def test_run_that_a_budget_ended(self):
+    self.assertNotIn('status', self._write(_algorithm()))
+    os.remove(self.run_.file('summary.json'))
+    found = self._write(_algorithm()._replace(ends_after=1), target=2.5)
+    self.assertEqual(
+        (found['status'], found['rounds'], found['planned_rounds'], found['target_client_epsilon']),
+        ('ended by budget', 1, 3, 2.5),
+    )
+
+  def test_delta_is_compared_with_the_clients_of_the_scene(self):
+    noisy = _field(_UPDATE, 100)._replace(protection=protection.NoisySum(1.0, 1.0, 2, 3))
+    train = computation.Computation('train', None, (noisy,))
+    algorithm = algorithm_lib.Algorithm(None, (train,), {'train': 1})
+    self._record(algorithm, (1, [_UPDATE], [0, 1]))
+    for clients, warned in ((3, False), (100_000, True)):
+      units = {**summary.units(_scene()), protection.Unit.CLIENT: clients}
+      with mock.patch.object(summary, 'units', lambda scene, units=units: units):
+        self._write(algorithm)
+      statement = run_directory.read_json(self.run_.file('privacy.json'))['statement']
+      self.assertEqual('WARNING: delta 1e-05 is not below one over' in statement, warned)
 
   def test_algorithm_that_judges_nothing(self):
     found = self._write(_algorithm())
@@ -262,7 +284,7 @@ class WriteTest(absltest.TestCase):
 
   def test_summary_is_written_last(self):
     # A run with a summary is complete: nothing may be missing then.
-    def fail(*_):
+    def fail(*_, **__):
       raise OSError('the disk is full')
 
     for module, part in (

@@ -70,6 +70,7 @@ _VALID = {
     'client_dp_noise': 0.0,
     'client_dp_clip': 1.0,
     'client_dp_mechanism': 'gaussian',
+    'target_client_epsilon': None,
     'noise_source': 'seed',
     'debug_client_errors': False,
     'runtime': 'local',
@@ -119,8 +120,9 @@ _INVALID = {
     'runtime': (['', 'gpu'], 'one of local, remote, accelerator'),
     'client_dp_noise': ([-1e-9, 1e-5, 2e6, _NAN, _INF, -_INF], '0, or in [1e-4, 1e6]'),
     'client_dp_clip': ([0.0, -0.1, 1e-31, 1e31, _NAN, _INF, -_INF], 'in [1e-30, 1e30]'),
-    'client_sampling': (['', 'shuffled'], 'one of fixed, cyclic'),
+    'client_sampling': (['', 'shuffled'], 'one of fixed, poisson, cyclic'),
     'client_dp_mechanism': (['', 'skellam'], 'one of gaussian, discrete_gaussian, tree'),
+    'target_client_epsilon': ([0.0, -1.0, 2e6, _NAN, _INF, -_INF], 'positive, at most 1e6'),
     'noise_source': (['', 'time'], 'one of seed, system'),
     'clients': ([0, -1], 'at least 1'),
     'clients_per_round': ([0, -1], 'at least 1'),
@@ -182,14 +184,16 @@ _OTHER = {
     'label_epsilon': '0.82', 'label_prior': 'inverse',
     'training_labels': 'private', 'client_dp_noise': 0.5, 'client_dp_clip': 2.0, 'eval_every': 2,
     'client_dp_mechanism': 'discrete_gaussian', 'noise_source': 'system',
+    'client_sampling': 'poisson', 'target_client_epsilon': 3.0,
     'debug_client_errors': True,
-    'arrivals': 'arrivals.csv', 'client_sampling': 'cyclic',
+    'arrivals': 'arrivals.csv',
     'allow_per_client_disclosure': True, 'mixed_precision': True, 'centralised': True,
 }
 # What some of these need besides: a folder is only looked into for what is in it.
 _NEEDED = {
     'public_dir': {'public_dataset': 'digits'},
     'centralised': {'method': 'fedavg', 'clients_per_round': 1},
+    'client_sampling': {'client_dp_noise': 1.0},
 }
 # The same, where it needs another method.
 _OTHER_STAGES = {
@@ -241,6 +245,8 @@ class RangeTest(parameterized.TestCase):
       *(('client_dp_mechanism', m) for m in ('gaussian', 'discrete_gaussian')),
       *(('client_sampling', s) for s in ('fixed', 'cyclic')),
       *(('noise_source', s) for s in ('seed', 'system')),
+      ('target_client_epsilon', None), ('target_client_epsilon', 1e-300),
+      ('target_client_epsilon', 1e6),
       ('noise_rate', 0.0), ('noise_rate', 1.0), ('momentum', 0.0), ('momentum', 0.999),
       ('noise_rho', 0.0), ('noise_rho', 1.0), ('noise_tau', 0.0), ('noise_tau', 0.999),
       ('partition_p', 1e-300), ('partition_p', 1.0), ('partition_alpha', 1e-300),
@@ -362,6 +368,25 @@ class CombinationTest(parameterized.TestCase):
     ):
       _config(training_labels='private', **fedcorr)
     _config(**fedcorr)
+
+  @parameterized.parameters(
+      ({'client_dp_noise': 0.0}, '^--client_dp_noise must be above 0 with'),
+      (
+          {'client_dp_mechanism': 'discrete_gaussian'},
+          '^--client_dp_mechanism must be gaussian with --client_sampling=poisson, got discrete_',
+      ),
+      (
+          {'aggregation': 'secure_sum'},
+          '^--aggregation must be mean with --client_sampling=poisson, got secure_sum$',
+      ),
+      ({'arrivals': 'uniform:0.5:9'}, '^--client_sampling=poisson cannot be given with --arrivals'),
+  )
+  def test_poisson_samples_are_for_the_noise_of_a_server(self, changes, message):
+    poisson = {'client_sampling': 'poisson', 'client_dp_noise': 1.0}
+    _config(**poisson)
+    _config(client_sampling='poisson', target_client_epsilon=2.0)
+    with self.assertRaisesRegex(types.UsageError, message):
+      _config(**{**poisson, **changes})
 
   @parameterized.parameters('0', '-1', 'nan', 'inf', '0.81abc', '', '1e6', '1e-30')
   def test_epsilon_is_checked_for_the_classes_of_the_data(self, epsilon):

@@ -256,6 +256,22 @@ class TextTest(SummaryTestCase):
     self.assertIn('28.6% of the training labels are wrong, 2 of 3 clients are noisy', text)
     self.assertIn(f'written to      {self.run_.path}', text)
 
+  def test_budget_that_ended_it(self):
+    self.assertNotIn('  budget  ', self._text())
+    text = self._text(status='ended by budget', planned_rounds=30, target_client_epsilon=2.5)
+    self.assertIn(
+        '  budget          ended by budget: round 13 of 30 would pass epsilon 2.5 for one client\n',
+        text,
+    )
+
+  def test_units(self):
+    self.assertEqual(
+        summary.units(_scene()),
+        {
+            protection.Unit.LABEL: 7, protection.Unit.EXAMPLE: 7, protection.Unit.CLIENT: 3,
+        },
+    )
+
   def test_unknown_noise(self):
     text = self._text(**summary.describe(_unknown()))
     self.assertIn('label noise     unknown: nobody knows the true labels', text)

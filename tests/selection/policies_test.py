@@ -244,5 +244,39 @@ class LargestTest(parameterized.TestCase):
     self.assertGreater(stats.chisquare(counts).pvalue, 1e-4)
 
 
+class PoissonTest(parameterized.TestCase):
+
+  def test_is_a_function_of_seed_and_round(self):
+    drawn = [tuple(policies.poisson(7, r, 20, 10)) for r in range(1, 50)]
+    self.assertEqual(drawn, [tuple(policies.poisson(7, r, 20, 10)) for r in range(1, 50)])
+    self.assertGreater(len(set(drawn)), 40)
+    self.assertNotEqual(drawn, [tuple(policies.poisson(8, r, 20, 10)) for r in range(1, 50)])
+
+  def test_ascending_ids_and_all_sizes(self):
+    drawn = [policies.poisson(3, r, 5, 2) for r in range(1, 500)]
+    for chosen in drawn:
+      self.assertEqual(chosen.dtype, np.int64)
+      self.assertEqual(chosen.tolist(), sorted(set(chosen.tolist())))
+      self.assertTrue(np.isin(chosen, np.arange(5)).all())
+    # (3/5)^5 = .078 of them are empty, (2/5)^5 = .010 full.
+    self.assertEqual({len(c) for c in drawn}, set(range(6)))
+
+  def test_each_takes_part_by_itself_with_the_same_probability(self):
+    clients, expected, rounds = 8, 2, 20_000
+    there = np.zeros((rounds, clients))
+    for r in range(rounds):
+      there[r, policies.poisson(0, r, clients, expected)] = 1
+    q = expected / clients
+    five_sigma = 5 * np.sqrt(q * (1 - q) / rounds)
+    np.testing.assert_allclose(there.mean(axis=0), q, atol=five_sigma)
+    # A cohort of fixed size has a covariance of -q (1 - q) / 7 = -.027.
+    covariance = np.cov(there.T)
+    np.testing.assert_allclose(covariance, q * (1 - q) * np.eye(clients), atol=five_sigma)
+
+  def test_everybody_where_all_are_expected(self):
+    for r in range(1, 20):
+      np.testing.assert_array_equal(policies.poisson(1, r, 6, 6), np.arange(6))
+
+
 if __name__ == '__main__':
   absltest.main()

@@ -129,8 +129,9 @@ class Clients(Protocol):
   ) -> np.ndarray:
     """Returns int64, who takes part in a round of `computation`, ascending.
 
-    A uniform draw without replacement, unless the computation's optimizer chooses otherwise; or
-    those whose turn it is, where the task says so.
+    A uniform draw without replacement, unless the computation's optimizer chooses otherwise. Where
+    the task says so, those whose turn it is; or a Poisson sample of everybody, in which there may
+    be nobody: `train` is called all the same, as noise alone is released.
 
     Args:
       computation: What they are to take part in.
@@ -139,7 +140,7 @@ class Clients(Protocol):
       size: How many, if not the task's clients per round; fewer if fewer may.
 
     Raises:
-      types.UsageError: If none may.
+      types.UsageError: If none may; if others than everybody are asked for of a Poisson sample.
       ValueError: If clients have turns, and others are asked for.
     """
 
@@ -243,6 +244,8 @@ class Algorithm(NamedTuple):
       is the algorithm's; None for the model that the last optimizer makes. A simulation can look at
       what clients keep.
     report: What it says of a run.
+    ends_after: After how many rounds a run ends, though its stages may have more; None if it does
+      not.
   """
 
   round: Callable[[State, Clients], State]
@@ -255,6 +258,7 @@ class Algorithm(NamedTuple):
   step_ends: tuple[int, ...] = ()
   evaluate: Callable[[State, Sequence[Mapping[str, Any]]], list[Evaluated]] | None = None
   report: Report = Report()
+  ends_after: int | None = None
 
   def init(self) -> State:
     """Returns the state before the first round; no client is asked.
@@ -310,6 +314,13 @@ class Algorithm(NamedTuple):
   @property
   def rounds(self) -> int:
     """Rounds of the whole run."""
+    if self.ends_after is None:
+      return self.planned_rounds
+    return min(self.ends_after, self.planned_rounds)
+
+  @property
+  def planned_rounds(self) -> int:
+    """Rounds of all stages."""
     return sum(self.stages.values())
 
   def stage_of(self, round_num: int) -> str:
@@ -330,7 +341,7 @@ class Algorithm(NamedTuple):
   def smallest_cohorts(self, task: task_lib.Task) -> Mapping[str, int]:
     """Returns over how few clients each computation may be, as far as it is known before a run."""
     there = min((len(task.present(r)) for r in range(1, self.rounds + 1)), default=task.num_clients)
-    sampled = min(task.clients_per_round, there)
+    sampled = 0 if task.sampling == protection.POISSON else min(task.clients_per_round, there)
     return {
         c.name: task.num_clients if c.on_labels else self.cohorts.get(c.name, sampled)
         for c in self.used

@@ -7,6 +7,7 @@ from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.audit import finding
 from tff_noise.federated import computation as computation_lib
 from tff_noise.privacy import ledger
+from tff_noise.privacy import protection
 from tff_noise.report import blocks
 from tff_noise.report import sections
 from tff_noise.uplink import disclosure
@@ -48,7 +49,8 @@ def planned(algorithm: algorithm_lib.Algorithm, num_clients: int) -> list[ledger
   """Returns the ledger of a whole run in which everything that may happen does, with everybody."""
   book = ledger.Ledger(algorithm.fields, uplink.to_json(algorithm.fields))
   for computation in algorithm.computations:
-    for round_num in range(algorithm.times.get(computation.name, algorithm.rounds)):
+    rounds = min(algorithm.rounds, algorithm.times.get(computation.name, algorithm.rounds))
+    for round_num in range(rounds):
       book.record(round_num + 1, computation.name, computation.released, range(num_clients))
   return list(book.entries)
 
@@ -72,7 +74,9 @@ def audit(
     about: What was audited, by name.
   """
   declared = uplink.to_json(algorithm.fields)
-  privacy = ledger.to_json(planned(algorithm, num_clients), declared, delta)
+  privacy = ledger.to_json(
+      planned(algorithm, num_clients), declared, delta, {protection.Unit.CLIENT: num_clients}
+  )
   edges = {c.name: disclosure.client_to_server_edges(c.next) for c in algorithm.computations}
   return finding.Audit(
       title,

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 from tff_noise import types
 from tff_noise.audit import export
 from tff_noise.audit import finding
-from tff_noise.privacy import exposure
+from tff_noise.privacy import exposure as exposure_lib
 from tff_noise.privacy import ledger
+from tff_noise.privacy import protection
 from tff_noise.program import code_version
+from tff_noise.program import summary
 from tff_noise.report import blocks
 from tff_noise.report import runs
 from tff_noise.report import sections
@@ -28,6 +30,7 @@ _CHAIN = (
 _ROUNDS = 'ledger: every round of metrics.csv has its releases'
 _ALONE = 'ledger: no sum is over one client, whose value it would show'
 _TOTALS = 'privacy.json: the totals are those of the ledger'
+_BUDGET = 'ledger: what it costs a client is within --target_client_epsilon'
 # Values of which no sum is claimed, as declarations write it (`uplink.Disclosure`).
 _SHOWN = ('per client', 'other clients')
 _CODE = 'uplink.json: is what this code sends'
@@ -85,7 +88,8 @@ def audit(
   if checked.broken:
     content, files = checked.content(run, seal), export.files((), ())
     return finding.Audit(title, findings, tuple(evidence), content, files)
-  privacy = ledger.to_json(checked.entries, declared, delta)
+  units = summary.units(runs.read_scene(run))
+  privacy = ledger.to_json(checked.entries, declared, delta, units)
   exposed = _exposed(checked.entries, declared, delta)
   curves = export.curves(exposed, delta)
   evidence += [
@@ -154,11 +158,13 @@ def check_ledger(run: runs.Run, seal: ledger.Seal) -> Checked:
     return Checked((broken,), True, (), '')
   head = lines[-1].head if lines else ledger.genesis(run.uplink, seal)
   entries = [line.content for line in lines if isinstance(line.content, ledger.Entry)]
+  units = summary.units(runs.read_scene(run))
   findings = (
       finding.passed(_CHAIN, f'{len(entries)} entries, the last with hash {head[:16]}...'),
       _rounds(run, entries),
       _alone(entries, run.uplink),
-      _totals(run, entries, run.uplink),
+      _totals(run, entries, run.uplink, units),
+      *_budget(run, entries, run.uplink),
   )
   return Checked(findings, False, lines, head)
 
@@ -167,10 +173,13 @@ def _exposed(entries, declared, delta):
   """What each unit is exposed to, with what the run is said to cost it."""
   times = ledger.times(entries, declared)
   costs = ledger.totals(entries, declared, delta)
-  return [
-      export.Exposed(unit.value, exposure.of_run(times, unit), cost)
-      for unit, cost in costs.items()
-  ]
+  exposed = []
+  for unit, cost in costs.items():
+    name, exposure = unit.value, exposure_lib.of_run(times, unit)
+    if protection.neighbours(times, unit) != 'replaced':
+      name, cost = f'{name}, replaced', exposure.total(delta).cost
+    exposed.append(export.Exposed(name, exposure, cost))
+  return exposed
 
 
 def _rounds(run, entries):
@@ -185,7 +194,7 @@ def _rounds(run, entries):
 
 def _alone(entries, declared):
   for entry in entries:
-    shown = [declared[i]['name'] for i in entry.fields if declared[i]['disclosure'] not in _SHOWN]
+    shown = [declared[i]['name'] for i in entry.fields if not _hides_one(declared[i])]
     if entry.clients == 1 and shown:
       return finding.failed(
           _ALONE, f'in round {entry.round_num} one client sent: {", ".join(shown)}'
@@ -193,11 +202,27 @@ def _alone(entries, declared):
   return finding.passed(_ALONE, f'{len(entries)} exchanges')
 
 
-def _totals(run, entries, declared):
+def _hides_one(field):
+  """Of which no sum is claimed; or a sum whose noise is that of any number of clients."""
+  protected = protection.from_json(field.get('protection'))
+  return field['disclosure'] in _SHOWN or protection.is_poisson(protected)
+
+
+def _budget(run, entries, declared):
+  """Nothing of a run without one; at the delta that a budget is for."""
+  target = run.flags.get('target_client_epsilon')
+  if target is None:
+    return []
+  epsilon = ledger.totals(entries, declared)[protection.Unit.CLIENT].epsilon
+  found = finding.passed if epsilon <= target else finding.failed
+  return [found(_BUDGET, f'epsilon {epsilon:.4g} of {target:g}')]
+
+
+def _totals(run, entries, declared, units):
   """Recomputed at the delta they were written with."""
   if run.privacy is None:
     return finding.no_evidence(_TOTALS, 'the run is not finished and has no privacy.json')
-  expected = json.loads(json.dumps(ledger.to_json(entries, declared)))
+  expected = json.loads(json.dumps(ledger.to_json(entries, declared, units=units)))
   for name in expected:
     if not _close(run.privacy.get(name), expected[name]):
       other = '' if _same_code(run) else '; other code wrote it, whose words may differ'

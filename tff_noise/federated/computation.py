@@ -82,6 +82,27 @@ class StatefulOutput(NamedTuple):
   local: object
 
 
+def without_clients(whole: tff.Computation) -> tff.Computation:
+  """Returns a round of nobody: without what clients get back.
+
+  TFF computes a round without clients, but cannot read a value that is placed at nobody.
+
+  Args:
+    whole: `next` of a `StatefulProcess` without a `server_data_type`.
+
+  Returns:
+    `(<state=S@SERVER, data={D*}@CLIENTS, local={L}@CLIENTS> ->
+    <state=S@SERVER, metrics=M@SERVER>)`.
+  """
+
+  @tff.federated_computation(*whole.type_signature.parameter)
+  def next_fn(state, data, local):
+    output = whole(state, data, local)
+    return tff.learning.templates.LearningProcessOutput(output.state, output.metrics)
+
+  return next_fn
+
+
 class Collection(NamedTuple):
   """What runs where no model is updated.
 

@@ -12,6 +12,7 @@ from tff_noise.federated import aggregation as aggregation_lib
 from tff_noise.federated import optimizer as optimizer_lib
 from tff_noise.models import keras_model
 from tff_noise.privacy import mechanism as mechanism_lib
+from tff_noise.privacy import protection
 from tff_noise.selection import availability as availability_lib
 
 
@@ -59,7 +60,8 @@ class Task(NamedTuple):
       labels; None for none.
     build_model: From the name of an architecture to a model of it for the same images; raises
       `UsageError` if there is none. None where no other is at hand.
-    sampling: How cohorts come about, 'fixed' or 'cyclic', see `protection.NoisySum`.
+    sampling: How cohorts come about: of `clients_per_round`, `protection.FIXED`, of so many on
+      average, `protection.POISSON`, or in turns, `protection.CYCLIC`.
   """
 
   model: keras_model.KerasModel
@@ -76,7 +78,7 @@ class Task(NamedTuple):
   validation: types.Examples | None = None
   public: np.ndarray | None = None
   build_model: Callable[[str], keras_model.KerasModel] | None = None
-  sampling: str = 'fixed'
+  sampling: str = protection.FIXED
 
   def with_model(self, model: keras_model.KerasModel) -> Task:
     """Returns the task of training another model, on the same optimizer.

@@ -6,7 +6,8 @@ Three cases, each with its own neighbouring data sets:
   release is +e, 0 or -e, so that of R releases is a sum of trinomials. A memoised report is one
   release, however often it is sent.
 * DP-FedAvg with a cohort of fixed size, what simulators draw (one client's data replaced).
-* DP-FedAvg with Poisson sampling (one client added or removed; McMahan et al. 2018).
+* DP-FedAvg with Poisson sampling (one client added or removed; McMahan et al. 2018), and what it
+  costs where a client's data are replaced.
 
 Losses are composed through privacy loss distributions (Koskela et al. 2020; Doroshenko et al. 2022,
 "Connect the dots"), by the convolutions of dp_accounting. Every step rounds outward: a profile is
@@ -38,6 +39,8 @@ _FFT_ERROR, _FFT_ERROR_PER_RELEASE = 1e-12, 1e-14
 # The grid of losses of one Gaussian round; the excess over the exact value falls with its square.
 _GRID = 20_000
 _FINEST_INTERVAL = 1e-4
+# Above, e^interval overflows in dp_accounting; epsilon is so large that sampling changes nothing.
+_COARSEST_INTERVAL = 700.0
 
 
 def check_count(name: str, value: int, minimum: int) -> None:
@@ -317,9 +320,14 @@ def gaussian_epsilon(
   if cohort == population:
     return unsampled
   loss = GaussianLoss(mu, cohort / population)
+  return min(unsampled, _composed(loss, loss.profile, rounds, delta))
+
+
+def _composed(loss, profile, rounds, delta):
+  """Composes a profile that is nowhere above that of `loss`, in both orders of the neighbours."""
   interval = loss.largest(delta * 1e-6 / rounds) / _GRID
-  deltas = loss.profile(interval * np.arange(_GRID + 1)) * (1 + SLACK)
-  return min(unsampled, composed_epsilon(deltas, interval, rounds, delta))
+  deltas = profile(interval * np.arange(_GRID + 1)) * (1 + SLACK)
+  return composed_epsilon(deltas, interval, rounds, delta)
 
 
 def discrete_gaussian_epsilon(
@@ -359,8 +367,9 @@ def poisson_gaussian_epsilon(
 ) -> float:
   """Returns the client-level epsilon of DP-FedAvg with Poisson sampling.
 
-  Each client takes part in a round independently. Neighbours: one client added or removed. It does
-  not describe a run that draws cohorts of a fixed size: see `gaussian_epsilon`.
+  Each client takes part in a round independently. Neighbours: one client added or removed, while q
+  stays; if one is replaced, see `poisson_replaced_epsilon`. It does not describe a run that draws
+  cohorts of a fixed size: see `gaussian_epsilon`.
 
   Args:
     noise_multiplier: Standard deviation of the noise over the clipping norm; 0 gives infinity.
@@ -371,9 +380,7 @@ def poisson_gaussian_epsilon(
   Raises:
     ValueError: If an argument is out of range.
   """
-  _check_gaussian(noise_multiplier, rounds, delta)
-  if not 0 <= sampling_probability <= 1:
-    raise ValueError(f'the sampling probability must be in [0, 1], got {sampling_probability}')
+  _check_poisson(noise_multiplier, sampling_probability, rounds, delta)
   if rounds == 0 or sampling_probability == 0:
     return 0.0
   if noise_multiplier == 0:
@@ -383,10 +390,84 @@ def poisson_gaussian_epsilon(
   reduced = delta * (1 - SLACK) - _FFT_ERROR - _FFT_ERROR_PER_RELEASE * rounds
   if sampling_probability == 1 or reduced <= 0:
     return unsampled
+  # Little noise has large losses: the finest grid would not fit into memory.
+  interval = max(_FINEST_INTERVAL, _largest_loss(mu, 1e-20) / (2 * _GRID))
+  if interval > _COARSEST_INTERVAL:
+    return unsampled
   single = privacy_loss_distribution.from_gaussian_mechanism(
       noise_multiplier,
-      # Little noise has large losses: the finest grid would not fit into memory.
-      value_discretization_interval=max(_FINEST_INTERVAL, _largest_loss(mu, 1e-20) / (2 * _GRID)),
+      value_discretization_interval=interval,
       sampling_prob=sampling_probability,
   )
   return min(unsampled, float(single.self_compose(rounds).get_epsilon_for_delta(reduced)))
+
+
+def _check_poisson(noise_multiplier, sampling_probability, rounds, delta):
+  _check_gaussian(noise_multiplier, rounds, delta)
+  if not 0 <= sampling_probability <= 1:
+    raise ValueError(f'the sampling probability must be in [0, 1], got {sampling_probability}')
+
+
+def poisson_replaced_epsilon(
+    noise_multiplier: float, sampling_probability: float, rounds: int, delta: float
+) -> float:
+  """Returns epsilon of DP-FedAvg with Poisson sampling where a client's data are replaced.
+
+  That is what an example or a label that is replaced is at most: one client removed and another
+  added, which take part in the same rounds. With noise of deviation 1, s = 1 / noise_multiplier and
+  q the sampling probability, nothing is told apart better than
+
+    P = (1 - q) N(0) + q N(s)   from   Q = (1 - q) N(0) + q N(-s).
+
+  Proof. Given who else takes part, records x and x' of the client move the sum, where |x| and |x'|
+  are at most s and |x - x'| at most 2 s. For e^e = a >= 1 the delta of an event E is
+
+    (1 - q) (1 - a) N_0(E) + q N_x(E) - a q N_x'(E),
+
+  which falls in N_0(E) and N_x'(E). Of all events with N_x(E) = p none has less of these than
+  Phi(z - s) and Phi(z - 2 s), z = Phi^-1(p) (Neyman and Pearson), and a half-line has both at once
+  under P and Q. The mean over the others is no larger (joint convexity), and the pair is its own
+  mirror image, so that both orders are covered and rounds compose (Zhu, Dong and Wang 2022). It is
+  no more than what cohorts of a fixed size cost, since these have the bound of the two components
+  apart.
+
+  Args:
+    noise_multiplier: Standard deviation of the noise over the clipping norm; 0 gives infinity.
+    sampling_probability: q, in [0, 1].
+    rounds: R, at least 0.
+    delta: In (0, 1).
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  _check_poisson(noise_multiplier, sampling_probability, rounds, delta)
+  if rounds == 0 or sampling_probability == 0:
+    return 0.0
+  if noise_multiplier == 0:
+    return math.inf
+  share, shift = sampling_probability, 1 / noise_multiplier
+  unsampled = _unsampled_epsilon(2 * shift, rounds, delta)
+  if share == 1:
+    return unsampled
+  sampled = _composed(
+      GaussianLoss(2 * shift, share), lambda epsilon: _replaced_profile(epsilon, share, shift),
+      rounds, delta,
+  )
+  return min(unsampled, sampled)
+
+
+def _replaced_profile(epsilon: np.ndarray, share: float, shift: float) -> np.ndarray:
+  """delta of the pair of `poisson_replaced_epsilon`, for ascending epsilons from 0 on."""
+  # The loss grows along the line. With u = e^(s t) it is epsilon where
+  # c u^2 - (e^epsilon - 1) (1 - q) u - e^epsilon c = 0, c = q e^(-s^2 / 2): all in logarithms.
+  with np.errstate(divide='ignore'):
+    growth = np.log(-np.expm1(-epsilon))  # ln(1 - e^-epsilon), -infinity at 0.
+  half = math.log1p(-share) + growth
+  c = math.log(share) - shift * shift / 2
+  root = np.logaddexp(2 * half, 2 * (math.log(2) + c) - epsilon) / 2
+  t = (epsilon + np.logaddexp(half, root) - math.log(2) - c) / shift
+  inside = share * special.ndtr(shift - t)
+  others = np.exp(epsilon + math.log(share) + special.log_ndtr(-shift - t))
+  others += np.exp(epsilon + half + special.log_ndtr(-t))
+  # Exponents as large as epsilon are rounded, and so is a difference of almost equal numbers.
+  return np.maximum(0, inside - others) + inside * 1e-15 * (100 + epsilon)

@@ -10,6 +10,8 @@ some are events again. Neighbours differ in one unit that is replaced, REPLACE_O
   the probability K b of a uniform report. It is written so, and is an UnsupportedDpEvent to a
   version that does not know it, which every accountant refuses. Independent reports are written one
   by one: versions that know the event ignore how often a SelfComposedDpEvent repeats it.
+* A Poisson sample is written with half of the multiplier as well; accountants of 0.4.3 take it for
+  neighbours of which one has a unit more, and refuse it for these.
 * What nothing protects is a NonPrivateDpEvent, and so is what releases share that have no bound
   together.
 """
@@ -83,6 +85,12 @@ def _gaussian(shield, times):
   return _repeated(event, times)
 
 
+def _poisson(shield, times):
+  event = _event('GaussianDpEvent', noise_multiplier=shield.noise_multiplier / 2)
+  sampled = _event('PoissonSampledDpEvent', sampling_probability=shield.share, event=event)
+  return _repeated(sampled, times)
+
+
 def _turns(shield, times):
   event = _event('GaussianDpEvent', noise_multiplier=shield.noise_multiplier / 2)
   return _repeated(event, protection_lib.full_rounds(shield, times))
@@ -98,6 +106,7 @@ def _unknown(shield, times):
 _SUMS = {
     (protection_lib.GAUSSIAN, protection_lib.FIXED): _gaussian,
     (protection_lib.DISCRETE_GAUSSIAN, protection_lib.FIXED): _gaussian,
+    (protection_lib.GAUSSIAN, protection_lib.POISSON): _poisson,
     (protection_lib.GAUSSIAN, protection_lib.CYCLIC): _turns,
     (protection_lib.DISCRETE_GAUSSIAN, protection_lib.CYCLIC): _turns,
     (protection_lib.TREE, protection_lib.CYCLIC): _turns,

@@ -1,4 +1,7 @@
-"""What one unit is exposed to by releases, of one run or of several, and what that costs it."""
+"""What one unit is exposed to by releases, of one run or of several, and what that costs it.
+
+Neighbours are always data sets in which one unit is replaced, so that everything can be added up.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,9 @@ class Exposure(NamedTuple):
     if self.flaw:
       return protection_lib.Cost(math.inf, 0.0, protection_lib.Status.NONE)
     sums = self.sums
-    costs = [protection_lib.cost(p, n, self.unit, delta / len(sums)) for p, n in sums]
+    # Of an example, which is replaced: so is a client here, as sums of another kind have it.
+    example = protection_lib.Unit.EXAMPLE
+    costs = [protection_lib.cost(p, n, example, delta / len(sums)) for p, n in sums]
     pure = math.fsum(n * m.actual_epsilon for m, n in self.reports.items())
     status = protection_lib.Status.CONDITIONAL if sums else protection_lib.Status.PROVED
     epsilon = math.fsum([pure, *(c.epsilon for c in costs)])
@@ -137,18 +142,18 @@ def kind(shield: protection_lib.NoisySum) -> tuple[str, str]:
 
 def without_sampling(protection: protection_lib.Protection) -> protection_lib.Protection:
   """Returns the protection where cohorts are no secret."""
-  fixed = isinstance(protection, protection_lib.NoisySum) and (
-      protection.sampling == protection_lib.FIXED
+  drawn = isinstance(protection, protection_lib.NoisySum) and (
+      protection.sampling != protection_lib.CYCLIC
   )
-  if fixed:
+  if drawn:
     return protection._replace(population=protection.cohort)
   return protection
 
 
 def _gaussian(shield, times, distance=0.0):
   # Replacing a client moves the sum by up to 2 S, see `accountant.gaussian_epsilon`.
-  share = shield.cohort / shield.population
-  return {accountant.GaussianLoss(2 / shield.noise_multiplier, share, distance): times}
+  loss = accountant.GaussianLoss(2 / shield.noise_multiplier, shield.share, distance)
+  return {loss: times}
 
 
 def _discrete_gaussian(shield, times):
@@ -169,6 +174,7 @@ def _discrete_turns(shield, times):
 _LOSSES = {
     (protection_lib.GAUSSIAN, protection_lib.FIXED): _gaussian,
     (protection_lib.DISCRETE_GAUSSIAN, protection_lib.FIXED): _discrete_gaussian,
+    (protection_lib.GAUSSIAN, protection_lib.POISSON): _gaussian,
     (protection_lib.GAUSSIAN, protection_lib.CYCLIC): _turns,
     (protection_lib.DISCRETE_GAUSSIAN, protection_lib.CYCLIC): _discrete_turns,
     (protection_lib.TREE, protection_lib.CYCLIC): _turns,

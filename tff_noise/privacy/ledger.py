@@ -292,15 +292,15 @@ class Ledger:
       round_num: 1 in the run's first round.
       stage: The stage's name.
       fields: Of those that were declared.
-      clients: int, the ids of those that send.
+      clients: int, the ids of those that send. Without any, noise alone is a release.
 
     Raises:
       LedgerError: If this is a repetition, and the file has another release in its place; or if
         other code would release with noise that was used.
     """
-    if not len(fields) or not len(clients):
-      return
     positions = tuple(sorted(self._positions[f] for f in fields))
+    if not positions or not (len(clients) or self._has_noise(positions)):
+      return
     entry = Entry(
         round_num, stage, positions, len(clients), self._cohort(round_num, positions, clients)
     )
@@ -321,8 +321,11 @@ class Ledger:
     """The commitment to who sends."""
     ids = ','.join(str(i) for i in sorted(int(i) for i in clients))
     # Which rounds have the same clients would tell of a draw that is claimed to be secret.
-    secret = any(_is_noisy(self._declared[i]) for i in positions if i < len(self._declared))
-    return commitment(self._seal.key, str(round_num).encode() if secret else b'', ids.encode())
+    secret = str(round_num).encode() if self._has_noise(positions) else b''
+    return commitment(self._seal.key, secret, ids.encode())
+
+  def _has_noise(self, positions):
+    return any(_is_noisy(self._declared[i]) for i in positions if i < len(self._declared))
 
   def _change_code(self, round_num):
     """Leaves what other code released since the checkpoint where it is, and begins anew."""
@@ -460,14 +463,25 @@ def totals(
 
 
 def statement(
-    found: Sequence[Release], costs: Mapping[protection_lib.Unit, protection_lib.Cost]
+    found: Sequence[Release],
+    costs: Mapping[protection_lib.Unit, protection_lib.Cost],
+    units: Mapping[protection_lib.Unit, int] = {},
 ) -> str:
-  """Returns what the run may and may not claim, in plain words."""
+  """Returns what the run may and may not claim, in plain words.
+
+  Args:
+    found: What was released.
+    costs: What all of it costs each unit.
+    units: How many there are of each unit, where that is known.
+  """
   said = []
   for unit, cost in costs.items():
     if cost.status is not protection_lib.Status.NONE:
       at_delta = f' at delta {cost.delta:g}' if cost.delta else ''
-      said.append(f'The whole run costs {unit.value} epsilon {cost.epsilon:.4g}{at_delta}.')
+      neighbours = protection_lib.neighbours((r.protection for r in found), unit)
+      who = unit.value if neighbours == 'replaced' else f'{unit.value}, {neighbours},'
+      said.append(f'The whole run costs {who} epsilon {cost.epsilon:.4g}{at_delta}.')
+  said += large_deltas(costs, units)
   if costs[protection_lib.Unit.LABEL].status is protection_lib.Status.NONE:
     if any(isinstance(r.protection, protection_lib.LabelReports) for r in found):
       said.append(_LABEL_SHARING)
@@ -481,10 +495,32 @@ def statement(
   return ' '.join([*said, _SIMULATION])
 
 
+def large_deltas(
+    costs: Mapping[protection_lib.Unit, protection_lib.Cost],
+    units: Mapping[protection_lib.Unit, int],
+) -> list[str]:
+  """Returns a sentence for each unit whose delta is at least one over how many there are."""
+  return [
+      f'WARNING: delta {cost.delta:g} is not below one over the number of {unit.name.lower()}s, '
+      f'{units[unit]}: to publish one of them at random would count as private.'
+      for unit, cost in costs.items()
+      if math.isfinite(cost.epsilon) and cost.delta * units.get(unit, 0) >= 1
+  ]
+
+
 def to_json(
-    entries: Sequence[Entry], declared: Sequence[Mapping[str, Any]], delta: float = DELTA
+    entries: Sequence[Entry],
+    declared: Sequence[Mapping[str, Any]],
+    delta: float = DELTA,
+    units: Mapping[protection_lib.Unit, int] = {},
 ) -> dict[str, Any]:
   """Returns the content of `privacy.json`; infinity is the text 'inf', as JSON has no other.
+
+  Args:
+    entries: Of the ledger.
+    declared: The content of `uplink.json`.
+    delta: Of each Gaussian mechanism and of central bounds, in (0, 1).
+    units: How many there are of each unit, where that is known.
 
   Raises:
     LedgerError: If the declaration does not say what protects its values.
@@ -507,7 +543,7 @@ def to_json(
           for r in found
       ],
       'totals': [cost_to_json(unit, cost) for unit, cost in costs.items()],
-      'statement': statement(found, costs),
+      'statement': statement(found, costs, units),
   }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tff_noise.privacy import accountant
@@ -19,7 +19,10 @@ from tff_noise.privacy import tree
 
 
 class Unit(enum.Enum):
-  """What two neighbours differ in: one is replaced by another, and all numbers stay."""
+  """What two neighbours differ in: one is replaced by another, and all numbers stay.
+
+  Where cohorts are Poisson samples, a client is added or removed instead; see `neighbours`.
+  """
 
   LABEL = 'the label of one example'
   EXAMPLE = 'one example'
@@ -65,7 +68,7 @@ class LabelReports(NamedTuple):
 # Mechanisms of `NoisySum`.
 GAUSSIAN, DISCRETE_GAUSSIAN, TREE = 'gaussian', 'discrete_gaussian', 'tree'
 # How the cohorts of `NoisySum` come about.
-FIXED, CYCLIC = 'fixed', 'cyclic'
+FIXED, POISSON, CYCLIC = 'fixed', 'poisson', 'cyclic'
 
 
 class NoisySum(NamedTuple):
@@ -74,7 +77,7 @@ class NoisySum(NamedTuple):
   Attributes:
     noise_multiplier: Standard deviation of the noise over S; of a tree, on each node.
     clip: S, the L2 norm.
-    cohort: Clients in a round.
+    cohort: Clients in a round, or how many are expected in a Poisson sample.
     population: Clients among whom the server draws the cohort, uniformly and secretly; equal to
       `cohort` where the draw gives no protection. All clients, where they have turns.
     reports: What the vectors depend on labels through, where that is reports alone.
@@ -82,8 +85,9 @@ class NoisySum(NamedTuple):
       which each client of the cohort adds an equal share; or TREE, the former on the nodes of
       `privacy.tree` in place of the sums.
     noise_source: Of `noise_key.SOURCES`.
-    sampling: FIXED, a cohort of this size is drawn in each round; or CYCLIC, clients have turns in
-      a public order, see `privacy.cyclic`.
+    sampling: FIXED, a cohort of this size is drawn in each round; POISSON, every client is in it
+      with probability `share` by itself; or CYCLIC, clients have turns in a public order, see
+      `privacy.cyclic`.
   """
 
   noise_multiplier: float
@@ -94,6 +98,11 @@ class NoisySum(NamedTuple):
   mechanism: str = GAUSSIAN
   noise_source: str = 'seed'
   sampling: str = FIXED
+
+  @property
+  def share(self) -> float:
+    """The probability with which a client is in a cohort."""
+    return self.cohort / self.population
 
 
 Protection = Counts | LabelReports | NoisySum | None
@@ -191,15 +200,32 @@ def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
     return _FREE
   if isinstance(protection, LabelReports):
     return Cost(protection.mechanism.actual_epsilon, 0.0, Status.PROVED)
+  if protection.mechanism == TREE and protection.sampling != CYCLIC:
+    return _UNBOUNDED  # Nobody knows how often a client takes part in the rounds of a node.
+  if protection.sampling == POISSON:
+    # A client that is replaced, as for smaller units, is one removed and one added.
+    added = unit is Unit.CLIENT
+    account = accountant.poisson_gaussian_epsilon if added else accountant.poisson_replaced_epsilon
+    epsilon = account(protection.noise_multiplier, protection.share, times, delta)
+    return Cost(epsilon, delta, Status.CONDITIONAL)
   population, cohort, rounds = protection.population, protection.cohort, times
   if protection.sampling == CYCLIC:
     population, rounds = cohort, full_rounds(protection, times)
-  elif protection.mechanism == TREE:
-    return _UNBOUNDED  # Nobody knows how often a client takes part in the rounds of a node.
   epsilon = _EPSILON[protection.mechanism](
       protection.noise_multiplier, population=population, cohort=cohort, rounds=rounds, delta=delta
   )
   return Cost(epsilon, delta, Status.CONDITIONAL)
+
+
+def is_poisson(protection: Protection) -> bool:
+  """Returns whether a protection counts on cohorts that are Poisson samples."""
+  return isinstance(protection, NoisySum) and protection.sampling == POISSON
+
+
+def neighbours(protections: Iterable[Protection], unit: Unit) -> str:
+  """Returns what neighbours are whose unit is so protected: 'replaced', or 'added or removed'."""
+  added = unit is Unit.CLIENT and any(map(is_poisson, protections))
+  return 'added or removed' if added else 'replaced'
 
 
 def for_unit(protection: Protection, unit: Unit) -> Protection:
@@ -272,12 +298,20 @@ def describe(protection: Protection) -> Description:
       f'updates cut to norm {protection.clip:g}, {_NOISE[protection.mechanism]} of '
       f'{protection.noise_multiplier:g} times that norm on {on}; '
       f'{_SOURCE[protection.noise_source]}',
-      f'{_accounting(protection)}; replacing one client{_CAVEAT[protection.mechanism]}',
+      f'{_accounting(protection)}{_CAVEAT[protection.mechanism]}',
   )
 
 
 def _accounting(protection):
-  """How a noisy sum adds up over rounds."""
+  """How a noisy sum adds up over rounds, and what neighbours are."""
+  if protection.sampling == POISSON:
+    return (
+        f'exact composition for Poisson samples: each of {protection.population} clients takes '
+        f'part in a round with probability {protection.share:g} by itself, and neither who does '
+        'nor how many do is known (ledger.jsonl and metrics.csv have how many); adding or removing '
+        'one client. An example or a label is replaced, which is accounted for as replacing a '
+        'client'
+    )
   if protection.sampling == CYCLIC:
     composed = 'the rounds'
     if protection.mechanism == TREE:
@@ -285,14 +319,14 @@ def _accounting(protection):
     return (
         f'exact composition of {composed} that one client takes part in; cohorts of '
         f'{protection.cohort} have turns in a public order of {protection.population} clients; '
-        'without amplification by sampling'
+        'without amplification by sampling; replacing one client'
     )
   if protection.population > protection.cohort:
     return (
         f'exact composition for a fixed cohort of {protection.cohort}, drawn uniformly without '
-        f'replacement from {protection.population} clients and kept secret'
+        f'replacement from {protection.population} clients and kept secret; replacing one client'
     )
-  return 'composition without amplification by sampling'
+  return 'composition without amplification by sampling; replacing one client'
 
 
 _NOISE = {
@@ -327,6 +361,9 @@ def to_json(protection: Protection) -> Mapping[str, Any] | None:
   content = {'kind': kind, **protection._asdict()}
   if isinstance(protection, NoisySum):
     content['reports'] = to_json(protection.reports)
+    if protection.sampling == FIXED:
+      # As earlier versions write it, which noise is keyed by.
+      del content['sampling']
   return content
 
 

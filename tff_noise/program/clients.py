@@ -105,6 +105,7 @@ class SimulatedClients:
     self._listed = {c.name: c for c in algorithm.used}
     # As it was compiled and checked, whatever becomes of the process.
     self._next = {c.name: c.next for c in algorithm.used}
+    self._next_of_nobody = {}
     self._task, self._federation, self._datasets = task, federation, datasets
     self._ledger = ledger
     self._own = dict(own or initial_own(algorithm, federation))
@@ -172,6 +173,8 @@ class SimulatedClients:
       size: int | None = None,
   ) -> np.ndarray:
     """See `algorithm.Clients`."""
+    if self._task.sampling == protection.POISSON:
+      return self._poisson_sample(computation, among, size)
     may = self.present if among is None else np.intersect1d(among, self.present)
     if not len(may):
       raise types.UsageError(
@@ -192,6 +195,18 @@ class SimulatedClients:
       return optimizer.sampler.choose(self.view, state, may, size)
     return policies.uniform(self._task.seed, self._round_num, may, size)
 
+  def _poisson_sample(self, computation, among, size):
+    optimizer = computation.optimizer
+    chooses = optimizer is not None and optimizer.sampler is not None
+    if among is not None or size is not None or chooses:
+      raise types.UsageError(
+          f'--client_sampling=poisson cannot be given with {computation.name!r}, whose cohorts are '
+          'not drawn from everybody alike: use --client_sampling=fixed, or another method'
+      )
+    return policies.poisson(
+        self._task.seed, self._round_num, self._task.num_clients, self._task.clients_per_round
+    )
+
   def train(
       self,
       computation: computation_lib.Computation,
@@ -204,6 +219,7 @@ class SimulatedClients:
     listed, messages = self._check(computation, messages, cohort)
     if listed.optimizer is None:
       raise ValueError(f'{listed.name!r} has no next model: it is run, not trained')
+    self._require_poisson_sample(listed, cohort)
     self._require_new_noise(listed, state)
     self._record(listed, cohort)
     process = listed.process
@@ -215,7 +231,7 @@ class SimulatedClients:
         args.append(listed.server_data)
     output = self._call(listed, cohort, args)
     reports = _reports_in_order(output.metrics.get('reports'), cohort)
-    if stateful:
+    if stateful and len(cohort):
       used = reports.get(stacked.KEPT, np.ones(len(cohort), bool))
       self._keep(listed, cohort, output.local, used)
     sums = output.metrics['client_work']['train']
@@ -303,6 +319,13 @@ class SimulatedClients:
       raise ValueError(f'{computation.name!r} would release with noise that was used before')
     self._noisy.add(key)
 
+  def _require_poisson_sample(self, computation, cohort):
+    """The claim is about this draw and no other."""
+    if not any(protection.is_poisson(f.protection) for f in computation.fields):
+      return
+    if not np.array_equal(np.sort(cohort), self._poisson_sample(computation, None, None)):
+      raise ValueError(f'the cohort of {computation.name!r} is not the Poisson sample of its round')
+
   def _record(self, computation, cohort):
     self._ledger.record(self._round_num, self._stage, computation.released, cohort)
 
@@ -322,13 +345,21 @@ class SimulatedClients:
 
   def _call(self, computation, cohort, args):
     try:
-      return self._next[computation.name](*args)
+      return self._compiled(computation, cohort)(*args)
     except client_error.ClientError as error:
       who = 'clients' if error.position is None else f'client {cohort[error.position]}'
       failed = f'round {self._round_num}: the computation of {who} failed'
       self._failure = types.RunError(f'{failed}: {error.reason}')
     # Even the kind of an error is for who runs this, not for the algorithm.
     raise types.RunError(failed)
+
+  def _compiled(self, computation, cohort):
+    name, whole = computation.name, self._next[computation.name]
+    if len(cohort) or not isinstance(computation.process, computation_lib.StatefulProcess):
+      return whole
+    if name not in self._next_of_nobody:
+      self._next_of_nobody[name] = computation_lib.without_clients(whole)
+    return self._next_of_nobody[name]
 
   def _keep(self, computation, cohort, returned, used):
     """Keyed by client id: only what the computation declares changes, and of the cohort alone."""

@@ -108,8 +108,9 @@ def _define_all():
       ('Training', integer, 'rounds', 100, 'R, communication rounds.'),
       ('Training', integer, 'clients_per_round', 10, 'Clients drawn in each round.'),
       ('Training', text, 'client_sampling', 'fixed',
-       'fixed: so many clients are drawn in each round; cyclic: they have turns, in an order that '
-       'is drawn once and need not be kept secret.'),
+       'fixed: cohorts of this size, drawn uniformly; poisson: each client takes part by itself, '
+       'so that cohorts have this size on average, and may be empty (needs --client_dp_noise); '
+       'cyclic: they have turns, in an order that is drawn once and need not be kept secret.'),
       ('Training', text, 'arrivals', None,
        'Clients that join late or drop out: a CSV file with the columns client, joins, leaves '
        '(rounds), or uniform:SHARE:LAST_ROUND.'),
@@ -150,6 +151,10 @@ def _define_all():
        'numbers that its epsilon is about; discrete_gaussian: noise in integers, of which each '
        'client adds its share; tree (DP-FTRL; needs --client_sampling=cyclic): as gaussian, but '
        'on sums over rounds, so that little of it is in the sum over all of them.'),
+      ('Privacy', real, 'target_client_epsilon', None,
+       'epsilon of a client at delta 1e-5 that the run has to stay within. Alone: the least '
+       '--client_dp_noise is taken that allows all rounds. With --client_dp_noise: the run ends '
+       'before the round that would pass it.'),
       ('Privacy', text, 'noise_source', 'seed',
        'Of the noise on updates. seed: runs can be repeated, and who knows the seed can subtract '
        'it; system: the system\'s cryptographic generator, its key kept in the run directory.'),
@@ -210,7 +215,12 @@ def config_from(values: flags.FlagValues) -> run_config.RunConfig:
   named = {f.name: values[f.name].value for f in dataclasses.fields(run_config.RunConfig)}
   lists = {name: _last_of_each(named[name]) for name in ('param', 'base_param')}
   lists['workers'] = tuple(named['workers'])
-  return run_config.RunConfig(**{**named, **lists})
+  config = run_config.RunConfig(**{**named, **lists})
+  if config.target_client_epsilon is None:
+    return config
+  from tff_noise.program import client_noise  # The accountant takes a second to load.
+
+  return client_noise.with_least_noise(config)
 
 
 def _last_of_each(assignments):

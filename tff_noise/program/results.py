@@ -43,11 +43,13 @@ def write(
   entries, _ = ledger.read(
       directory.file('ledger.jsonl'), declared, ledger_seal.of_run(directory)
   )
-  run_directory.write_json(directory.file('privacy.json'), ledger.to_json(entries, declared))
+  privacy = ledger.to_json(entries, declared, units=summary.units(scene))
+  run_directory.write_json(directory.file('privacy.json'), privacy)
   found = {
       'method': config.method,
       'seed': config.seed,
       **summary.summarize(directory),
+      **_ended_by_budget(config, algorithm),
       **summary.describe(scene),
       **_verdict(scene, algorithm, state, own_columns),
       **algorithm.report.summary(state.records),
@@ -57,6 +59,17 @@ def write(
   found['lines'] = list(algorithm.report.lines(found))
   # Last: a run with a summary is complete.
   run_directory.write_json(directory.file('summary.json'), found)
+
+
+def _ended_by_budget(config, algorithm):
+  """Nothing of a run that had all its rounds."""
+  if algorithm.rounds == algorithm.planned_rounds:
+    return {}
+  return {
+      'status': 'ended by budget',
+      'planned_rounds': algorithm.planned_rounds,
+      'target_client_epsilon': config.target_client_epsilon,
+  }
 
 
 def _verdict(scene, algorithm, state, own_columns):

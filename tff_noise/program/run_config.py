@@ -30,7 +30,7 @@ TEMPERATURE_READINGS = ('divide', 'rescale')
 AGGREGATIONS = ('mean', 'secure_sum')
 RUNTIMES = ('local', 'remote', 'accelerator')
 TRAINING_LABELS = ('local', 'private')
-CLIENT_SAMPLINGS = ('fixed', 'cyclic')
+CLIENT_SAMPLINGS = ('fixed', 'poisson', 'cyclic')
 CLIENT_DP_MECHANISMS = ('gaussian', 'discrete_gaussian', 'tree')
 
 # Where a run lies and how it is executed never change its result, but for the last bits of numbers
@@ -104,6 +104,7 @@ class RunConfig:
   client_dp_noise: float
   client_dp_clip: float
   client_dp_mechanism: str
+  target_client_epsilon: float | None
   noise_source: str
   debug_client_errors: bool
   runtime: str
@@ -152,6 +153,11 @@ class RunConfig:
     self._require(
         'client_dp_noise', multiplier == 0 or 1e-4 <= multiplier <= 1e6, '0, or in [1e-4, 1e6]'
     )
+    target = self.target_client_epsilon
+    self._require(
+        'target_client_epsilon', target is None or 0 < target <= 1e6, 'positive, at most 1e6'
+    )
+    self._require_poisson_sampling()
     if self.client_dp_mechanism == 'discrete_gaussian' and self.arrivals is not None:
       raise types.UsageError(
           '--client_dp_mechanism=discrete_gaussian cannot be given with --arrivals: every client '
@@ -261,6 +267,23 @@ class RunConfig:
             f'--aggregation=secure_sum cannot be given with {name}: the server compares the models '
             'of single clients, of which a sum keeps nothing'
         )
+
+  def _require_poisson_sampling(self):
+    """Cohorts of any size are for a server that adds noise to whatever comes."""
+    if self.client_sampling != 'poisson':
+      return
+    given = '--client_sampling=poisson'
+    noisy = self.client_dp_noise or self.target_client_epsilon is not None
+    self._require('client_dp_noise', noisy, f'above 0 with {given}')
+    self._require(
+        'client_dp_mechanism', self.client_dp_mechanism == 'gaussian', f'gaussian with {given}'
+    )
+    self._require('aggregation', self.aggregation == 'mean', f'mean with {given}')
+    if self.arrivals is not None:
+      raise types.UsageError(
+          f'{given} cannot be given with --arrivals: every client has to be there with the same '
+          'probability in every round; use --client_sampling=fixed'
+      )
 
   def _require_private_labels(self):
     """What trains on reports instead of labels needs a flip, and labels that stay."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tff_noise.data import scene as scene_lib
+from tff_noise.privacy import protection
 from tff_noise.program import run_directory
 
 _LAST = 10
@@ -128,6 +129,16 @@ def write_clients(
     writer.writerows(zip(*columns.values(), strict=True))
 
 
+def units(scene: scene_lib.Scene) -> Mapping[protection.Unit, int]:
+  """Returns how many there are of each unit of a guarantee."""
+  examples = int(scene.sizes.sum())
+  return {
+      protection.Unit.LABEL: examples,
+      protection.Unit.EXAMPLE: examples,
+      protection.Unit.CLIENT: scene.num_clients,
+  }
+
+
 def describe(scene: scene_lib.Scene) -> dict[str, Any]:
   """Returns the ground truth of the scene in a few numbers."""
   return {
@@ -163,6 +174,12 @@ def text(run: run_directory.RunDirectory) -> str:
     )
   lines.append(_noise_line(summary))
   lines += summary.get('lines', []) + _correction_lines(summary)
+  if 'planned_rounds' in summary:
+    lines.append(
+        f'  budget          {summary["status"]}: round {summary["rounds"] + 1} of '
+        f'{summary["planned_rounds"]} would pass epsilon {summary["target_client_epsilon"]:g} for '
+        'one client'
+    )
   if summary['rejected_updates']:
     lines.append(
         f'  WARNING         {summary["rejected_updates"]} updates were not finite and left out; '

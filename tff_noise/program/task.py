@@ -13,7 +13,7 @@ from tff_noise.models import architectures
 from tff_noise.models import keras_model
 from tff_noise.models import precision
 from tff_noise.optimizers import catalog as optimizers
-from tff_noise.privacy import protection
+from tff_noise.program import client_noise
 from tff_noise.program import noise_secret
 from tff_noise.program import private_labels
 from tff_noise.program import run_config
@@ -63,6 +63,9 @@ def prepare(
     algorithm = private_labels.declare(algorithm, task)
   if config.debug_client_errors:
     algorithm = algorithm.showing_errors()
+  algorithm = algorithm._replace(
+      ends_after=client_noise.rounds_within(config, algorithm.fields, algorithm.rounds)
+  )
   for round_num in range(1, algorithm.rounds + 1 if config.arrivals else 1):
     if not len(task.present(round_num)):
       raise types.UsageError(f'--arrivals: no client is there in round {round_num}')
@@ -93,7 +96,7 @@ def build(
   secure = config.aggregation == 'secure_sum'
   if config.client_dp_noise:
     aggregate = aggregation.dp_mean(
-        _client_noise(config, len(federation.clients)),
+        client_noise.of_config(config, len(federation.clients)),
         noise_key=noise_secret.of_run(config, federation, system_key),
         secure=secure,
     )
@@ -155,20 +158,3 @@ def _build_model(config, dataset, architecture):
         'use a larger --image_size, or a smaller model'
     ) from error
   return keras_model.from_keras(network, image_files=image_files)
-
-
-def _client_noise(config, num_clients):
-  # Who comes late is not drawn uniformly from all: no protection by sampling. Nor is there any
-  # against the server, which draws, where it is not trusted to add the noise.
-  distributed = config.client_dp_mechanism == protection.DISCRETE_GAUSSIAN
-  uniform = config.arrivals is None and not (distributed and config.aggregation == 'secure_sum')
-  in_turns = config.client_sampling == protection.CYCLIC
-  return protection.NoisySum(
-      config.client_dp_noise,
-      config.client_dp_clip,
-      cohort=config.clients_per_round,
-      population=num_clients if uniform or in_turns else config.clients_per_round,
-      mechanism=config.client_dp_mechanism,
-      noise_source=config.noise_source,
-      sampling=config.client_sampling,
-  )

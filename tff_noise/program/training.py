@@ -225,7 +225,7 @@ def _is_evaluated(algorithm, round_num, eval_every):
       break
     first += rounds
   last = first + rounds - 1
-  if round_num == last:
+  if round_num in (last, algorithm.rounds):
     return True
   ends = [end for end in algorithm.step_ends if first <= end <= last]
   if not ends:

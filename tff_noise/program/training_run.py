@@ -15,6 +15,7 @@ from tff_noise.data import scene as scene_lib
 from tff_noise.federated import evaluation
 from tff_noise.models import weights as weights_lib
 from tff_noise.privacy import ledger as ledger_lib
+from tff_noise.privacy import protection
 from tff_noise.program import clients
 from tff_noise.program import code_version
 from tff_noise.program import ground_truth
@@ -25,6 +26,7 @@ from tff_noise.program import progress
 from tff_noise.program import results
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
+from tff_noise.program import summary
 from tff_noise.program import task as task_lib
 from tff_noise.program import training
 from tff_noise.runtimes import opening
@@ -61,10 +63,28 @@ def run(
     with run_directory.locked(directory):
       if not run_directory.is_complete(directory):
         ledger_seal.check_code(directory, config.resume_other_code)
+        _say_budget(config, prepared, scene)
         evaluations = evaluations_of(prepared.task.model, dataset, scene)
         state = _train(config, prepared, scene, evaluations, weights, directory)
         own_models = _own_models(prepared.algorithm, state, evaluations)
         results.write(directory, config, scene, prepared.algorithm, state, own_models)
+
+
+def _say_budget(config, prepared, scene):
+  """Says how far a target goes, and where delta is too large, before anything is released."""
+  algorithm = prepared.algorithm
+  if config.target_client_epsilon is not None:
+    print(
+        f'budget: --client_dp_noise={config.client_dp_noise:g} allows {algorithm.rounds} of '
+        f'{algorithm.planned_rounds} rounds within --target_client_epsilon='
+        f'{config.target_client_epsilon:g}',
+        file=sys.stderr,
+    )
+  once = {field.protection: 1 for field in algorithm.fields}
+  many = {u: n for u, n in summary.units(scene).items() if n * ledger_lib.DELTA >= 1}
+  costs = {unit: protection.total(once, unit, ledger_lib.DELTA) for unit in many}
+  for warning in ledger_lib.large_deltas(costs, many):
+    print(f'privacy: {warning}', file=sys.stderr)
 
 
 def _write_start(folder, config, scene, system_key):

@@ -43,6 +43,22 @@ def largest(seed: int, round_num: int, clients: np.ndarray, losses: np.ndarray, 
   return np.sort(clients[order[:count]])
 
 
+def poisson(seed: int, round_num: int, num_clients: int, expected: int) -> np.ndarray:
+  """Draws each client for the cohort of a round by itself, with the same probability.
+
+  Args:
+    seed: The experiment's seed.
+    round_num: 1 in the run's first round.
+    num_clients: C.
+    expected: How many are drawn on average, 1 to C: the probability is expected / C.
+
+  Returns:
+    int64, distinct client ids in ascending order; maybe none, maybe all.
+  """
+  draws = rng.generator(seed, 'poisson client selection', round_num).random(num_clients)
+  return np.flatnonzero(draws < expected / num_clients)
+
+
 def uniform(
     seed: int, round_num: int, candidates: np.ndarray, clients_per_round: int
 ) -> np.ndarray:

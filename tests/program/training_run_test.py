@@ -1,0 +1,49 @@
+"""Tests of what a run says before it begins."""
+
+import contextlib
+import io
+import types as python_types
+from unittest import mock
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tff_noise.privacy import protection
+from tff_noise.program import summary
+from tff_noise.program import training_run
+
+_NOISE = protection.NoisySum(1.0, 1.0, 2, 20)
+
+
+class SayBudgetTest(parameterized.TestCase):
+
+  def _said(self, shield=_NOISE, target=None, clients=20):
+    """Of 12 of 30 rounds."""
+    config = python_types.SimpleNamespace(client_dp_noise=0.5, target_client_epsilon=target)
+    field = python_types.SimpleNamespace(protection=shield)
+    algorithm = python_types.SimpleNamespace(fields=(field,), rounds=12, planned_rounds=30)
+    units = {protection.Unit.CLIENT: clients, protection.Unit.LABEL: 50}
+    said = io.StringIO()
+    with mock.patch.object(summary, 'units', lambda scene: units), contextlib.redirect_stderr(said):
+      training_run._say_budget(
+          config, python_types.SimpleNamespace(algorithm=algorithm), scene=None
+      )
+    return said.getvalue()
+
+  def test_how_far_a_target_goes(self):
+    self.assertEqual(self._said(), '')
+    self.assertEqual(
+        self._said(target=2.5),
+        'budget: --client_dp_noise=0.5 allows 12 of 30 rounds within --target_client_epsilon=2.5\n',
+    )
+
+  @parameterized.parameters((99_999, False), (100_000, True))
+  def test_delta_of_one_over_the_clients(self, clients, warned):
+    expected = f'WARNING: delta 1e-05 is not below one over the number of clients, {clients}:'
+    self.assertEqual(self._said(clients=clients).startswith(f'privacy: {expected}'), warned)
+    # Without a claim there is no delta.
+    self.assertEqual(self._said(None, clients=clients), '')
+
+
+if __name__ == '__main__':
+  absltest.main()
