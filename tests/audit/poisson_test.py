@@ -30,13 +30,13 @@ _CLIENTS, _EXPECTED, _SEED = 6, 1, 1
 _ROUNDS, _PLANNED, _TARGET = 4, 9, 3.3
 
 
-def _config(root, *arguments):
+def _config(root):
   return flags.config_from(flags.parse([
       'test', '--method=fedavg', f'--clients={_CLIENTS}', f'--clients_per_round={_EXPECTED}',
       f'--rounds={_PLANNED}', f'--seed={_SEED}', '--client_sampling=poisson',
       '--client_dp_noise=1', f'--target_client_epsilon={_TARGET}', '--local_epochs=1',
-      '--noise_rate=0.1', '--batch_size=256', '--checkpoint_every=2', f'--root_dir={root}',
-      '--run_name=run', *arguments,
+      '--noise_rate=0.1', '--batch_size=256', '--checkpoint_every=3', '--eval_every=3',
+      f'--root_dir={root}', '--run_name=run',
   ]))
 
 
@@ -105,8 +105,11 @@ class PoissonRunTest(parameterized.TestCase):
     *_, client = run.privacy['totals']
     self.assertEqual(client['epsilon'], _cost(_ROUNDS))
     self.assertIn('costs one client, added or removed, epsilon', run.privacy['statement'])
-    # The last model is evaluated and saved.
-    self.assertTrue(np.isfinite(run.metrics['test_accuracy'][-1]))
+    # The last model is evaluated and saved, as every third is.
+    evaluated = np.isfinite(run.metrics['test_accuracy'])
+    self.assertEqual(evaluated.tolist(), [False, False, True, True])
+    saved = os.listdir(self.run_.file('state'))
+    self.assertTrue(any(name.endswith(f'_{_ROUNDS}') for name in saved), saved)
     self.assertIn(
         f'--client_dp_noise=1 allows {_ROUNDS} of {_PLANNED} rounds within '
         '--target_client_epsilon=3.3', self.said,
