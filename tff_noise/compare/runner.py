@@ -19,8 +19,8 @@ from typing import NamedTuple
 from tff_noise import child
 from tff_noise.compare import grid
 
-# What runs leave behind in a process is not much, and not nothing.
-_CELLS_OF_A_PROCESS = 100
+# What a run leaves behind in a process is some 30 MB.
+_CELLS_OF_A_PROCESS = 40
 
 
 class Outcome(NamedTuple):
