@@ -162,6 +162,13 @@ class RunTest(federated_test_case.FederatedTestCase):
     for found in clients.own[lc.TRANSITION]:
       np.testing.assert_array_equal(found, np.eye(2))
 
+  def test_power_of_choice_chooses_in_all_stages(self):
+    federation = toy.two_corners([5, 7, 4])
+    task = _task(federation, base='poc', clients_per_round=2)
+    state, clients = method_runs.run('trevision', federation, task)
+    self.assertEqual(state.round_num, 5)
+    self.assertEqual(clients.participations.sum(), 2 * 5)
+
   def test_until_it_revises_it_is_loss_correction_by_anchors(self):
     federation = toy.two_corners([5, 7, 4])
     task = method_runs.task(federation, rounds=4, stages={'train': 2, 'correct': 2})
