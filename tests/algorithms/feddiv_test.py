@@ -325,6 +325,23 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     self.assertEqual(clients.traffic.train_loss, 0)
     np.testing.assert_array_equal(clients.own[feddiv.VISITS], [2])
 
+  def test_without_one_left_the_filter_is_of_the_model_that_fed_bns_client_started_from(self):
+    x = np.repeat([[2, 0], [0, 2], [1, 0]], 3, axis=0).astype(np.float32) + 5
+    y = np.array([0, 0, 1, 1, 1, 0, 0, 0, 0], np.int32)
+    federation = method_runs.one_client(x, y)
+    task = _task(federation, 'fedbn', train=2, model=toy.linear_model('batch'))
+    [_, first] = runs.states(
+        method_runs.build('feddiv', task, sampler_from=0), task, federation, rounds=1
+    )
+    own = first.own['fedbn_norms'][0]
+    (gamma, beta), (mean, variance) = own['trainable'], own['non_trainable']
+    z = (gamma * (x - mean) / np.sqrt(variance + 1e-3) + beta) @ first.state.weights.trainable[2]
+    no_agreement = {feddiv.DEBIASED: [1 - z.argmax(axis=1).astype(np.int32)]}
+    before, after, _, clients = self._after_a_round(federation, task, federation, **no_agreement)
+    np.testing.assert_array_equal(after.weights.trainable[2], before.weights.trainable[2])
+    w_k = _fit(_losses(z, y), before.received[feddiv.FILTER].astype(np.float64), 3)
+    np.testing.assert_allclose(clients.own[feddiv.ADDED][0][:6], w_k.ravel(), atol=1e-4)
+
   def test_an_update_that_is_not_finite_changes_no_filter(self):
     federation = toy.two_corners([5, 6])
     task = _task(federation, train=2)

@@ -70,6 +70,17 @@ class FormulasTest(parameterized.TestCase):
     found = fedelc.moved(tf.zeros((1, 3)), tf.constant(self._Z), tf.constant([0]), 2, _Params())
     np.testing.assert_allclose(found, [-500 * gradient], atol=1e-3)
 
+  def test_of_a_label_that_is_nearly_certain_by_hand(self):
+    # y~ = (10, 0, 0): KL(p || y^d), and its gradient y^d - p.
+    y, z, labels = tf.constant([[10.0, 0, 0]]), tf.constant(self._Z), tf.constant([0])
+    alone = _Params(compatibility_weight=0.0, entropy_weight=0.0, label_learning_rate=3.0)
+    self.assertAlmostEqual(
+        float(fedelc.objective(z, y, labels, alone)), 2.515286 / 3, delta=1e-5
+    )
+    np.testing.assert_allclose(
+        y - fedelc.moved(y, z, labels, 1, alone), [[0.334668, -0.244683, -0.089985]], atol=1e-5
+    )
+
   def test_certain_labels_are_finite(self):
     y = tf.constant([[1e4, -1e4]])
     z = tf.constant([[-1e3, 1e3]])

@@ -342,6 +342,20 @@ class RunTest(federated_test_case.FederatedTestCase):
         [expected._losses(x, y) for x, y, _ in federation.clients], atol=1e-5,
     )
 
+  def test_of_fed_bn_the_losses_are_of_models_with_the_clients_own_layers(self):
+    federation = _flipped()
+    task = _task(federation, 'fedbn', model=toy.linear_model('batch'))
+    ran = runs.states(method_runs.build('fednoro', task), task, federation, rounds=3)
+    before, after = ran[2:]
+    for i, (x, y, _) in enumerate(federation.clients):
+      own = before.own['fedbn_norms'][i]
+      (gamma, beta), (mean, variance) = own['trainable'], own['non_trainable']
+      z = (gamma * (x - mean) / np.sqrt(variance + 1e-3) + beta) @ before.state.weights.trainable[2]
+      each = -np.log(_softmax(z))[np.arange(len(y)), y]
+      np.testing.assert_allclose(
+          after.records['class_losses'][i], [each[y == j].mean() for j in range(2)], atol=1e-5
+      )
+
   @parameterized.parameters('', 'scaffold')
   def test_of_equal_shares_the_warm_up_is_the_optimizer_alone(self, base):
     federation = _flipped(sizes=(6, 8, 4, 6))

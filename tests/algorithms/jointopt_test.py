@@ -49,6 +49,9 @@ class LossTest(parameterized.TestCase):
     l_e = losses.entropy(_LOGITS).numpy()
     np.testing.assert_allclose([l_c, l_p, l_e], [0.551264, 1.426004, 0.599495], atol=1e-5)
     self.assertAlmostEqual(l_p - np.log(3), 0.327392, places=5)  # KL(pi, mean s)
+    np.testing.assert_allclose(
+        np.exp(losses.log_mean_prediction(_LOGITS)), [0.355260, 0.577086, 0.067655], atol=1e-5
+    )
     self.assertAlmostEqual(l_c + 1.2 * l_p + 0.8 * l_e, 2.742065, places=5)
 
   def test_terms_stay_finite_where_probabilities_are_0(self):

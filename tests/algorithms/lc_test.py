@@ -9,6 +9,7 @@ from absl.testing import parameterized
 from tests import federated_test_case
 from tests import toy
 from tests.algorithms import method_runs
+from tests.program import runs
 from tff_noise import params as params_lib
 from tff_noise import types
 from tff_noise.algorithms import catalog
@@ -133,6 +134,22 @@ class RunTest(federated_test_case.FederatedTestCase):
     for examples, found in zip(federation.clients, clients.own[lc.TRANSITION], strict=True):
       p = _softmax(examples.x @ state.weights.trainable[0])
       np.testing.assert_allclose(found, p[p.argmax(axis=0)], atol=1e-5)
+
+  def test_of_fed_bn_they_are_predictions_with_the_clients_own_layers(self):
+    federation = toy.two_corners([5, 7, 4])
+    far = tuple(c._replace(x=c.x + 5) for c in federation.clients)
+    federation = federation._replace(clients=far)
+    task = _task(
+        federation, 2, base='fedbn', model=toy.linear_model('batch'), clients_per_round=3
+    )
+    ran = runs.states(method_runs.build('lc', task, estimator='anchor'), task, federation)
+    first, last = ran[1:]
+    for i, examples in enumerate(federation.clients):
+      own = first.own['fedbn_norms'][i]
+      (gamma, beta), (mean, variance) = own['trainable'], own['non_trainable']
+      x = gamma * (examples.x - mean) / np.sqrt(variance + 1e-3) + beta
+      p = _softmax(x @ first.state.weights.trainable[2])
+      np.testing.assert_allclose(last.own[lc.TRANSITION][i], p[p.argmax(axis=0)], atol=1e-5)
 
   @parameterized.parameters('', 'fedprox', 'scaffold', 'feddyn')
   def test_where_nothing_is_confident_it_is_the_optimizer_alone(self, base):

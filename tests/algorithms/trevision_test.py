@@ -12,8 +12,11 @@ from tff_noise import params as params_lib
 from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.algorithms import lc
+from tff_noise.algorithms import parameters
 from tff_noise.algorithms import trevision
+from tff_noise.clients import program
 from tff_noise.federated import aggregation
+from tff_noise.models import losses
 from tff_noise.program import clients as clients_lib
 
 _STAGES = {'estimate': 2, 'correct': 1, 'revise': 2}
@@ -145,12 +148,14 @@ class RunTest(federated_test_case.FederatedTestCase):
 
   def test_network_that_learns_fast_enough_unlearns_its_labels(self):
     # l = -p_y log p_y / q_y is 0 at p_y = 0, too.
-    t = np.array([[0.7, 0.3], [0.3, 0.7]])
-    x, y = np.array([[1.0, 0.0]]), np.array([0])
-    losses = [_loss(np.array([[z, -z], [0, 0]]), t, x, y) for z in (-6, 0, 6)]
-    self.assertLess(losses[0], 1e-3)
-    self.assertLess(losses[2], 1e-3)
-    self.assertGreater(losses[1], 0.5)
+    t = tf.constant([[0.7, 0.3], [0.3, 0.7]])
+    found = [
+        losses.reweighted_cross_entropy(tf.constant([[z, -z]]), [0], t, attached=True).numpy()
+        for z in (-6.0, 0.0, 6.0)
+    ]
+    self.assertLess(found[0], 1e-3)
+    self.assertLess(found[2], 1e-3)
+    self.assertGreater(found[1], 0.5)
 
   @parameterized.parameters('', 'fedprox', 'median')
   def test_before_the_estimate_it_is_the_optimizer_alone(self, base):
@@ -161,6 +166,13 @@ class RunTest(federated_test_case.FederatedTestCase):
     np.testing.assert_array_equal(weights, alone)
     for found in clients.own[lc.TRANSITION]:
       np.testing.assert_array_equal(found, np.eye(2))
+
+  def test_power_of_choice_chooses_in_all_stages(self):
+    federation = toy.two_corners([5, 7, 4])
+    task = _task(federation, base='poc', clients_per_round=2)
+    state, clients = method_runs.run('trevision', federation, task)
+    self.assertEqual(state.round_num, 5)
+    self.assertEqual(clients.participations.sum(), 2 * 5)
 
   def test_until_it_revises_it_is_loss_correction_by_anchors(self):
     federation = toy.two_corners([5, 7, 4])
@@ -244,10 +256,24 @@ class ReadingTest(federated_test_case.FederatedTestCase):
 
   def test_revision_is_added_once_whatever_the_place_in_the_batch(self):
     # An earlier loss of the public code adds it i + 1 times to the i-th: .516415 of the second.
-    t = np.array([[0.8, 0.2, 0], [0.1, 0.7, 0.2], [0, 0.3, 0.7]])
-    t[0] += [0, -0.01, 0.01]
-    p = _softmax(np.array([[2.0, 1, 0], [0, 1, 2]]))
-    np.testing.assert_allclose((p @ t)[[0, 1], [1, 2]], [0.324715, 0.515515], atol=1e-6)
+    t = tf.constant([[0.8, 0.2, 0], [0.1, 0.7, 0.2], [0, 0.3, 0.7]])
+    delta = tf.constant([[0, -0.01, 0.01], [0, 0, 0], [0, 0, 0]])
+    client, step = (
+        kind(**dict.fromkeys(kind._fields)) for kind in (program.Client, program.Step)
+    )
+    step = step._replace(
+        client=client._replace(own={lc.TRANSITION: t}), carry=(delta, ()),
+        logits=tf.constant([[2.0, 1, 0], [0, 1, 2]]), labels=tf.constant([1, 2]),
+    )
+    revise = trevision.revising(parameters.TRevisionParams(), types.LocalTraining(), 3)
+    value, slope = revise.loss(step)
+    p, q = np.array([0.665241, 0.244728, 0.090031]), np.array([0.324715, 0.515515])
+    p_y, each = np.array([0.244728, 0.665241]), np.array([1.407606, 0.407606])
+    np.testing.assert_allclose(value, np.mean(p_y / q * each), atol=1e-5)
+    first, second = -p_y / q**2 * each / 2
+    np.testing.assert_allclose(
+        slope, np.stack([0 * p, first * p, second * p[::-1]], axis=1), atol=1e-5
+    )
 
 
 class SentTest(absltest.TestCase):

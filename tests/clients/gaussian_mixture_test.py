@@ -211,14 +211,17 @@ class CleanPosteriorTest(parameterized.TestCase):
     found = gaussian_mixture.min_max(tf.constant([0.2, 0.3, 2.1, 1.9, 0.25]))
     np.testing.assert_allclose(found, [0, 0.052632, 1, 0.894737, 0.026316], atol=1e-6)
 
-  @parameterized.parameters(5e-4, 1e-6)
-  def test_divide_mixs_by_hand(self, reg_covar):
+  @parameterized.parameters(
+      (5e-4, [0.016129, 0.838697], [0.999989, 0.999977, 0.999988, 0.999985]),
+      (1e-6, [0.016129, 0.838701], [0.999991, 0.999981, 0.999995, 0.999993]),
+  )
+  def test_divide_mixs_by_hand(self, reg_covar, means, posterior):
     settings = gaussian_mixture.DIVIDEMIX._replace(reg_covar=reg_covar)
     losses = tf.constant([0.02, 0.05, 0.03, 0.04, 0.9, 0.95, 0.85, 0.5])
     fitted = gaussian_mixture.fit(gaussian_mixture.min_max(losses), settings)
-    np.testing.assert_allclose(fitted.means, [0.016129, 0.838697], atol=1e-5)
+    np.testing.assert_allclose(fitted.means, means, atol=1e-6)
     np.testing.assert_allclose(
-        gaussian_mixture.clean_posterior(losses, settings), [1, 1, 1, 1, 0, 0, 0, 0], atol=3e-5
+        gaussian_mixture.clean_posterior(losses, settings), [*posterior, 0, 0, 0, 0], atol=2e-6
     )
 
   @parameterized.parameters(*range(5))

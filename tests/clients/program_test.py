@@ -382,9 +382,9 @@ class ReceivedModelTest(federated_test_case.FederatedTestCase):
         ),
     )
     log = output.local.own
-    np.testing.assert_allclose(log['received'][:, 0], [[1, 2]] * 3)
-    np.testing.assert_allclose(log['features'][:, 0], [[1, 0]] * 3)
     shift = 10 if elsewhere else 0
+    np.testing.assert_allclose(log['received'][:, 0] - shift, [[1, 2]] * 3)
+    np.testing.assert_allclose(log['features'][:, 0], [[1, 0]] * 3)
     np.testing.assert_allclose(
         log['trained'][:, 0] - shift, [[1, 2], [0, 1], [-1, 0]], atol=1e-5
     )

@@ -45,6 +45,13 @@ class CountsTest(parameterized.TestCase):
         transition.normalised(counts), [[2 / 3, 1 / 3, 0], [0, 0.5, 0.5], [0, 0, 1]], atol=1e-6
     )
 
+  def test_rows_are_divided_by_their_own_sums(self):
+    rows = tf.constant([[0.8, 0.15, 0], [0.1, 0.6, 0.2], [0, 0.3, 0.9]])
+    np.testing.assert_allclose(
+        transition.normalised(rows),
+        [[0.842105, 0.157895, 0], [0.111111, 0.666667, 0.222222], [0, 0.25, 0.75]], atol=1e-6,
+    )
+
   @parameterized.parameters((1, [[0, 1], [0, 1]]), (0, [[1, 0], [0, 1]]))
   def test_of_one_example(self, label, expected):
     counts = transition.confident_counts(tf.constant([[0.99, 0.01]]), np.int32([label]), 0.95)
@@ -73,7 +80,6 @@ class AnchorsTest(parameterized.TestCase):
     found = transition.normalised(transition.anchors(tf.constant(p), choice)).numpy()
     np.testing.assert_allclose(found, _in_numpy(p, choice), atol=1e-6)
     np.testing.assert_allclose(found.sum(axis=1), np.ones(4), atol=1e-5)
-
 
   def test_rows_are_as_they_were_predicted(self):
     found = transition.anchors(tf.constant(_hundred()), 'code')

@@ -407,9 +407,12 @@ class TransitionTest(parameterized.TestCase):
     value, slope = self._with_gradient(
         losses.reweighted_cross_entropy, logits, labels, self._T, attached=attached
     )
-    # beta = (.738541, 1.292698).
-    self.assertAlmostEqual(value, (0.738541 * 1.407606 + 1.292698 * 0.407606) / 2, places=5)
     self.assertAlmostEqual(value, 0.783243, places=5)
+    for i, (beta, plain) in enumerate(((0.738541, 1.407606), (1.292698, 0.407606))):
+      of_one, _ = self._with_gradient(
+          losses.reweighted_cross_entropy, logits[[i]], labels[[i]], self._T, attached=attached
+      )
+      self.assertAlmostEqual(of_one / plain, beta, places=5)
     np.testing.assert_allclose(2 * slope[0], gradient, atol=1e-5)
 
   def test_reweighting_moves_the_labels_column_of_the_matrix(self):

@@ -80,6 +80,18 @@ class FormulaTest(parameterized.TestCase):
     )
     np.testing.assert_allclose(moved[:, 0], [*_SIX[:-1], 1.273542], atol=1e-6)
 
+  def test_what_lies_less_far_stays_and_counts_less(self):
+    order = np.argsort(_FIVE)
+    line = arfl.repeated_median_line(_column(_FIVE[order]))
+    np.testing.assert_allclose(line[:, 0], 0.85 + 0.125 * np.arange(5), atol=1e-6)
+    v = np.array([1, 1, 1, 1, 0.285930])
+    np.testing.assert_allclose(
+        arfl.confidence(_column(_FIVE[order]), line, 2.0)[:, 0], v[order], atol=1e-6
+    )
+    scores, moved = arfl.reweighted(_column(_FIVE), 2.0, 0.1)
+    np.testing.assert_allclose(scores[:, 0], 0.319342 * v, atol=1e-6)
+    np.testing.assert_array_equal(moved[:, 0], _FIVE)
+
   @parameterized.parameters(
       (_SIX[:, np.newaxis], [1.054314], [0.199714] * 5 + [0.001432]),
       (_FIVE[:, np.newaxis], [1.075269], [0.244993] * 4 + [0.020030]),
@@ -97,6 +109,13 @@ class FormulaTest(parameterized.TestCase):
       other, same = _combine(sign * _THREE_WEIGHTS + shift)
       np.testing.assert_allclose(other, sign * update + shift, atol=1e-5)
       np.testing.assert_allclose(same, share, atol=1e-5)
+
+  @parameterized.parameters((1e-4, 4e-6), (1e-6, 5.04e-4))
+  def test_small_values_count_more_alike(self, scale, gain):
+    # By the 1e-7 that is added to s.
+    _, share = _combine(_THREE_WEIGHTS)
+    _, of_small = _combine(scale * _THREE_WEIGHTS)
+    self.assertAlmostEqual(of_small[4] - share[4], gain, delta=1e-6)
 
   @parameterized.parameters(*range(6))
   def test_numpy_in_loops_says_the_same(self, seed):
@@ -118,10 +137,19 @@ class FormulaTest(parameterized.TestCase):
     np.testing.assert_allclose(update, expected, atol=1e-5)
 
   def test_a_client_apart_counts_little(self):
-    rows = np.random.default_rng(0).normal(size=(10, 500))
-    self.assertBetween(_combine(rows)[1].min(), 0.09, 0.1)
-    rows[0] += 10
-    self.assertLess(_combine(rows)[1][0], 0.001)
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(10, 500))
+    share = _combine(rows)[1]
+    self.assertAlmostEqual(share.min(), 0.095036, delta=1e-5)
+    self.assertAlmostEqual(share.max(), 0.103374, delta=1e-5)
+    for shift, expected in ((3, 0.010799), (7, 0.000272)):
+      rows[0] += shift
+      self.assertAlmostEqual(_combine(rows)[1][0], expected, delta=1e-5)
+    # And one, or three, whose models are three times as far from the others.
+    for count, expected in ((1, [0.029532]), (3, [0.050223, 0.05672, 0.05036])):
+      rows = draw.normal(size=(10, 500))
+      rows[:count] *= 3
+      np.testing.assert_allclose(_combine(rows)[1][:count], expected, atol=1e-5)
 
 
 class GuardTest(parameterized.TestCase):

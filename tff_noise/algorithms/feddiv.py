@@ -248,7 +248,10 @@ def client(
     client, own = result.client, result.client.own
     update, weights = tf.cond(
         result.carry, lambda: (result.update, result.weights),
-        lambda: (tf.nest.map_structure(tf.zeros_like, result.update), client.weights),
+        lambda: (
+            tf.nest.map_structure(tf.zeros_like, result.update),
+            tf.nest.map_structure(tf.add, result.weights, result.update),
+        ),
     )
     logits = client.predict(weights=weights)
     x = filter_losses(logits, client.labels, p.sample_loss)

@@ -163,13 +163,15 @@ def _revise(task, p):
   task = task._replace(training=training)
   if task.optimizer is not None and task.optimizer.rebuild is not None:
     try:
-      task = task._replace(optimizer=task.optimizer.rebuild(task))
+      rebuilt = task.optimizer.rebuild(task)
     except types.UsageError as error:
       raise types.UsageError(
           f'--base={task.optimizer.name}: the last stage of trevision trains by Adam, and '
           f'{task.optimizer.name} reckons with the steps of SGD: use another one, or leave the '
           'stage out by --stages=revise:0'
       ) from error
+    # Who takes part is chosen as in the other stages, by the same computation.
+    task = task._replace(optimizer=rebuilt._replace(sampler=task.optimizer.sampler))
   return computation.train(
       'a round of revise', task, revising(p, training, task.num_classes)
   )

@@ -238,7 +238,7 @@ def _train(work, client):
   start = _start(work, client)
   keras_model.assign(network, start)
   if work.networks.received is not None:
-    keras_model.assign(work.networks.received, client.weights)
+    keras_model.assign(work.networks.received, start)
   columns = _columns(programs, client)
   carries = tuple(program.init(client) for program in programs)
   optimizer = _optimizer(training)

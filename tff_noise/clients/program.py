@@ -244,7 +244,7 @@ class Step(NamedTuple):
     forward: From images to the logits and features of the network that is trained.
     networks: For each network of the model: from images, and whether it is trained on them (batch
       norm takes, and moves by, their statistics), to logits and features.
-    received_forward: The same, of the model as it was received; see `uses_received_model`.
+    received_forward: The same, of the model that training starts from; see `uses_received_model`.
     gradients: One for each trainable variable; `()` in the loss. So are the three below.
     weights: The variables' values.
     anchor: Their values before the first step.
@@ -342,7 +342,8 @@ class ClientProgram(NamedTuple):
     messages: What it sends to single clients.
     sums: What `final` sends to be summed.
     reports: What `final` sends for the server to see by client.
-    uses_received_model: Whether steps look at the model as it was received: another network.
+    uses_received_model: Whether steps look at the model that training starts from, which is the
+      received one but for what `start` puts into it: another network.
   """
 
   loss: Callable[[Step], Any] | None = None

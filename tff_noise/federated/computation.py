@@ -391,7 +391,8 @@ def collect(
   Args:
     name: Unique in its algorithm.
     task: What the clients compute with, and how sums are taken.
-    program: What clients do.
+    program: What clients do. Where they look at the global model, it is as the task's optimizer has
+      them start from it.
     model: In place of the task's.
     training: How clients train models of their own; None for no training.
     public: Images `[S, ...]` that everybody knows, on which clients compute in place of their own
@@ -408,8 +409,11 @@ def collect(
     types.UsageError: If nothing but updates may leave a client.
     disclosure.UndeclaredUplinkError: If the compiled computation sends what is not declared.
   """
+  programs = (program,)
+  if sends_model and model is None:
+    programs = (program, *_start_of_optimizer(task))
   model = model or task.model
-  declared = program_lib.declared((program,))
+  declared = program_lib.declared(programs)
   sums = (*(local_sgd.TRAINING_SUMS if training else ()), *declared.sums)
   if task.aggregation.scalar is None and (sums or declared.reports or mean_for):
     sent = ', '.join([value.name for value in (*sums, *declared.reports)] or [name])
@@ -417,7 +421,7 @@ def collect(
         f'--client_dp_noise protects updates alone, and here clients send: {sent}'
     )
   client = local_sgd.build(
-      model, (program,), seed=task.seed, training=training, sends_model=sends_model,
+      model, programs, seed=task.seed, training=training, sends_model=sends_model,
       averages=bool(mean_for), public=public,
   )
   update_type = client.type_signature.result.update
@@ -455,6 +459,14 @@ def collect(
       name, Collection(next_fn), fields, declared, broadcast_bytes, sends_model=sends_model,
       trains=training is not None and public is None,
   )
+
+
+def _start_of_optimizer(task):
+  """Programs of clients that put parts of their own into the global model, and look at that."""
+  if task.optimizer is None or task.optimizer.client.start is None:
+    return ()
+  client = task.optimizer.client
+  return (program_lib.ClientProgram(start=client.start, own=client.own),)
 
 
 def _mean_fields(name, mean_for, aggregation, update_type):

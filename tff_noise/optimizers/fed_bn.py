@@ -9,7 +9,8 @@ So the server has no model to be evaluated: the normalisation layers of its weig
 before the first round, and so they are in a client that takes part for the first time. Two are
 evaluated in its place, by a simulation that can look at clients: in each round the weights with the
 mean of the clients' normalisation layers, and at the end each client's own model, all on the same
-test set.
+test set. What a method asks clients to find with the global model, they find with the layers of
+their own in it.
 """
 
 import collections
