@@ -54,7 +54,7 @@ def _read(path):
 
 
 def _final_state(run):
-  """All that the last checkpoint has, as bytes, but for the hash that a run's own key is part of."""
+  """All that the last checkpoint has, but for the hash that a run's own key is part of."""
   reader = tf.train.load_checkpoint(os.path.join(run, 'state', 'round_6', 'variables', 'variables'))
   return {
       name: reader.get_tensor(name).tobytes()
