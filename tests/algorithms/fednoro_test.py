@@ -206,6 +206,12 @@ class AggregationTest(parameterized.TestCase):
         fednoro_stages.weigh('tensors')(contributions), [2 * np.exp(-1), 3, 4, 0], rtol=1e-6
     )
 
+  def test_model_that_is_too_far_to_be_measured_has_a_weight(self):
+    contributions = _contributions([[1e25, 0, 0], [1, 0, 0], [0, 0, 0]], [2, 3, 4], [1, 1, 0])
+    np.testing.assert_allclose(
+        fednoro_stages.weigh('tensors')(contributions), [2 * np.exp(-1), 3, 4], rtol=1e-6
+    )
+
   @parameterized.parameters(
       ([0, 0, 0],), ([1, 1, 1],), ([1, 0, 0], [[1, 1, 1]] * 3), ([1, 0, 0], None, [5, 0, 0]),
       ([1, 0, 0], None, [0, 5, 2]), ([1, 1, 0], None, [0, 0, 0]),

@@ -126,13 +126,20 @@ class RunTest(federated_test_case.FederatedTestCase):
       self.assertEqual(algorithm.report.kept_summary(algorithm.init(), [{}, {}]), {})
     self.assertEqual(lc.transition_summary([np.eye(2), np.full((2, 2), np.nan)], 2), {})
 
-  def test_anchors_are_predictions_of_the_global_model(self):
+  @parameterized.parameters(('lc', 1), ('lc', 0.2), ('trevision', 0.2))
+  def test_anchors_are_predictions_of_the_global_model(self, name, temperature):
+    # Of the same logits over T as the loss that is corrected.
     federation = toy.two_corners([5, 7, 4])
     task = _task(federation, 2)
+    task = task._replace(
+        training=task.training._replace(loss=types.CrossEntropy(temperature=temperature))
+    )
     state, _ = method_runs.run('fedavg', federation, task._replace(rounds=1))
-    _, clients = method_runs.run('lc', federation, task, estimator='anchor')
+    params = {'estimator': 'anchor'} if name == 'lc' else {}
+    stages = {'lc': {}, 'trevision': {'estimate': 1, 'correct': 1}}[name]
+    _, clients = method_runs.run(name, federation, task._replace(stages=stages), **params)
     for examples, found in zip(federation.clients, clients.own[lc.TRANSITION], strict=True):
-      p = _softmax(examples.x @ state.weights.trainable[0])
+      p = _softmax(examples.x @ state.weights.trainable[0] / temperature)
       np.testing.assert_allclose(found, p[p.argmax(axis=0)], atol=1e-5)
 
   def test_of_fed_bn_they_are_predictions_with_the_clients_own_layers(self):

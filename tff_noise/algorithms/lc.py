@@ -27,6 +27,8 @@ round goes on with the identity, which is FedAvg.
 The paper's code clips p, but not T^T p, so that a label which T excludes has an infinite loss;
 entries of T are at least 1e-30 here. A T without inverse has its pseudo-inverse.
 
+--temperature divides the logits of these predictions as those of the loss.
+
 With --training_labels=private labels are flipped after the noise: they are accounted for in T, in
 its estimate as in the loss.
 """
@@ -71,16 +73,23 @@ def stage_lengths(task: task_lib.Task) -> dict[str, int]:
   return stages
 
 
-def evidence(p: parameters.LCParams) -> Callable[[program.Client], tf.Tensor]:
+def predicted(client: program.Client, training: types.LocalTraining) -> tf.Tensor:
+  """Returns float32 `[n_c, K]`, p as the loss has it: of logits divided by --temperature."""
+  return tf.nn.softmax(client.predict() / training.loss.temperature)
+
+
+def evidence(
+    p: parameters.LCParams, training: types.LocalTraining
+) -> Callable[[program.Client], tf.Tensor]:
   """Returns what tells, with the global model, a client's int32 counts or float32 anchors."""
 
   def counts(client):
     return transition_lib.confident_counts(
-        tf.nn.softmax(client.predict()), client.labels, p.confidence
+        predicted(client, training), client.labels, p.confidence
     )
 
   def anchors(client):
-    return transition_lib.anchors(tf.nn.softmax(client.predict()), p.anchors)
+    return transition_lib.anchors(predicted(client, training), p.anchors)
 
   return counts if p.estimator == 'counts' else anchors
 
@@ -198,13 +207,13 @@ def build(task: task_lib.Task, p: parameters.LCParams) -> algorithm.Algorithm:
     program_ = client(p, task.training, lambda known: tf.constant(given))
   elif p.scope == 'pooled':
     _require_several(task.num_clients)
-    asked = (pooling(task, evidence(p), p),)
+    asked = (pooling(task, evidence(p, task.training), p),)
     program_ = client(
         p, task.training, lambda known: known.received[TRANSITION],
         receives={TRANSITION: identity},
     )
   else:
-    find = evidence(p)
+    find = evidence(p, task.training)
     asked = (estimation(task, lambda known: of_evidence(find(known), p, task.training)),)
     program_ = client(
         p, task.training, lambda known: known.own[TRANSITION], own={TRANSITION: identity}

@@ -197,7 +197,7 @@ def build(task: task_lib.Task, p: parameters.TRevisionParams) -> algorithm.Algor
   revise = _revise(task, p) if stages['revise'] else None
 
   estimate = lc.estimation(
-      task, lambda client: estimated(tf.nn.softmax(client.predict()), p)
+      task, lambda client: estimated(lc.predicted(client, task.training), p)
   )
 
   def round_(state, clients):
