@@ -230,14 +230,17 @@ class RunConfig:
           '--client_sampling=cyclic cannot be given with --arrivals: a client whose turn it is has '
           'to be there'
       )
-    chosen = {f'--method={self.method}': catalog.ALGORITHMS[self.method].chooses_clients}
+    for name in self._of_which('chooses_clients'):
+      raise types.UsageError(
+          f'--client_sampling=cyclic cannot be given with {name}, which chooses clients itself'
+      )
+
+  def _of_which(self, attribute):
+    """The method and the optimizer of whose entries in the catalogs this holds, as flags."""
+    entries = {f'--method={self.method}': catalog.ALGORITHMS[self.method]}
     if self.base:
-      chosen[f'--base={self.base}'] = optimizers.OPTIMIZERS[self.base].chooses_clients
-    for name, chooses in chosen.items():
-      if chooses:
-        raise types.UsageError(
-            f'--client_sampling=cyclic cannot be given with {name}, which chooses clients itself'
-        )
+      entries[f'--base={self.base}'] = optimizers.OPTIMIZERS[self.base]
+    return [name for name, entry in entries.items() if getattr(entry, attribute)]
 
   def _require_disclosure(self):
     """What a secure sum cannot hide has to be asked for."""
@@ -258,15 +261,11 @@ class RunConfig:
     """A secure sum has nothing to compare."""
     if self.aggregation != 'secure_sum':
       return
-    compared = {f'--method={self.method}': catalog.ALGORITHMS[self.method].compares_models}
-    if self.base:
-      compared[f'--base={self.base}'] = optimizers.OPTIMIZERS[self.base].compares_models
-    for name, compares in compared.items():
-      if compares:
-        raise types.UsageError(
-            f'--aggregation=secure_sum cannot be given with {name}: the server compares the models '
-            'of single clients, of which a sum keeps nothing'
-        )
+    for name in self._of_which('compares_models'):
+      raise types.UsageError(
+          f'--aggregation=secure_sum cannot be given with {name}: the server compares the models '
+          'of single clients, of which a sum keeps nothing'
+      )
 
   def _require_poisson_sampling(self):
     """Cohorts of any size are for a server that adds noise to whatever comes."""
