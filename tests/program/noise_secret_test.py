@@ -51,6 +51,15 @@ class NoiseSecretTest(absltest.TestCase):
     weights.write_text('b')
     self.assertNotEqual(noise_secret.of_run(config, _federation()), before)
 
+  def test_the_files_of_a_checkpoint_that_flags_name_by_its_prefix_give_other_noise(self):
+    folder = self.create_tempdir()
+    folder.create_file('weights.index', content='index')
+    values = folder.create_file('weights.data-00000-of-00001', content='a')
+    config = _config(f'--weights={os.path.join(folder.full_path, "weights")}')
+    before = noise_secret.of_run(config, _federation())
+    values.write_text('b')
+    self.assertNotEqual(noise_secret.of_run(config, _federation()), before)
+
   def test_the_same_run_draws_the_same_again_however_it_is_executed(self):
     first = noise_secret.of_run(_config(), _federation())
     self.assertLen(first, 32)

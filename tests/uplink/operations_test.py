@@ -5,6 +5,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest
 from absl.testing import parameterized
+from tensorflow.python.framework import function
 from tensorflow.python.framework import op_def_registry
 
 from tff_noise import types
@@ -100,6 +101,24 @@ class OperationsTest(parameterized.TestCase):
       self.assertIsInstance(caught.exception, types.UsageError)
       self.assertNotIn('\n', str(caught.exception))
 
+  def test_gradients_that_a_function_was_given_are_looked_at_too(self):
+    @function.Defun(tf.float32, tf.float32)
+    def gradient(x, dy):
+      with tf.control_dependencies([tf.print(x)]):
+        return 2 * dy
+
+    @function.Defun(tf.float32, grad_func=gradient)
+    def square(x):
+      return x * x
+
+    @tff.tensorflow.computation(np.float32)
+    def client(x):
+      one = tf.ones_like(x)
+      return square(x) + tf.raw_ops.SymbolicGradient(input=[x, one], Tout=[tf.float32], f=square)[0]
+
+    with self.assertRaisesRegex(operations.OperationError, 'StringFormat|PrintV2'):
+      operations.check(client)
+
   def test_what_the_server_runs_on_single_clients_values_is_looked_at_too(self):
     @tff.tensorflow.computation(np.float32, np.float32)
     def add(a, b):
@@ -126,7 +145,7 @@ class OperationsTest(parameterized.TestCase):
     shield = protection.NoisySum(1.0, 1.0, cohort=2, population=2)
     for made in (
         aggregation.secure_weighted_mean(update_bound=1.0, max_examples=3),
-        aggregation.dp_mean(shield, seed=0, secure=True),
+        aggregation.dp_mean(shield, noise_key=bytes(32), secure=True),
         aggregation.dp_mean(shield, seed=0, secure=False),
     ):
       number = tff.TensorType(np.float32, (3,))

@@ -1,5 +1,6 @@
 """The secret that a run's noise on updates is drawn from."""
 
+import glob
 import hashlib
 import os
 
@@ -73,8 +74,14 @@ def _data_digest(federation):
 
 
 def _file_digest(path):
-  """'' where a flag names no file."""
-  if path is None or not os.path.isfile(path):
+  """Of the file, or of those of the checkpoint whose prefix it is; '' where a flag names none."""
+  if path is None:
     return ''
-  with open(path, 'rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()
+  # Of a checkpoint a flag names the prefix, of which there is no file.
+  checkpoint = os.path.isfile(path + '.index')
+  paths = sorted(glob.glob(glob.escape(path) + '.*')) if checkpoint else [path]
+  digests = []
+  for name in filter(os.path.isfile, paths):
+    with open(name, 'rb') as file:
+      digests.append(hashlib.file_digest(file, 'sha256').hexdigest())
+  return ' '.join(digests)

@@ -174,9 +174,11 @@ def _scopes(proto: computation_pb2.TensorFlow) -> tuple[list[_Scope], frozenset[
   )
   functions = {function.signature.name: function for function in graph.library.function}
   scopes = [_Scope('', [node for node in graph.node if node.name in needed], results)]
+  # What `SymbolicGradient` calls in place of a function that it names.
+  gradients = {g.function_name: g.gradient_func for g in graph.library.gradient}
   called = _closure(
       _called(scopes[0].nodes) & functions.keys(),
-      lambda name: _called(functions[name].node_def) & functions.keys(),
+      lambda name: (_called(functions[name].node_def) | {gradients.get(name)}) & functions.keys(),
   )
   for function in graph.library.function:
     if function.signature.name in called:
