@@ -107,6 +107,7 @@ class RunsTest(parameterized.TestCase):
       ('uplink.json', '"reason": "why"', '"reason": "because"', 'line 1'),
       ('privacy.json', '"epsilon": "inf"', '"epsilon": 0.81', 'releases'),
       ('privacy.json', 'simulation', 'deployment', 'statement'),
+      ('privacy.json', '"statement"', '"certificate": "proved", "statement"', 'certificate'),
   )
   def test_what_was_changed_is_found(self, name, old, new, detail):
     self._change(name, old, new)

@@ -146,7 +146,7 @@ class OperationsTest(parameterized.TestCase):
     for made in (
         aggregation.secure_weighted_mean(update_bound=1.0, max_examples=3),
         aggregation.dp_mean(shield, noise_key=bytes(32), secure=True),
-        aggregation.dp_mean(shield, seed=0, secure=False),
+        aggregation.dp_mean(shield, noise_key=bytes(32), secure=False),
     ):
       number = tff.TensorType(np.float32, (3,))
       process = made.update.create(number, tff.TensorType(np.float32))

@@ -56,7 +56,8 @@ def check(
       return finding.failed(_ROUND, f'{name} was {then:.6g}, is {value:.6g}')
   if not compared:
     return finding.no_evidence(_ROUND, 'nothing was measured in it')
-  return finding.passed(_ROUND, ', '.join(f'{n} {v:.4g}' for n, v in compared.items()))
+  # No numbers: with the clients' data, seeds could be tried until one gives them.
+  return finding.passed(_ROUND, f'{", ".join(compared)}: equal to {_RELATIVE:.0%}')
 
 
 def _row(config, prepared, dataset, scene):

@@ -223,8 +223,8 @@ def _totals(run, entries, declared, units):
   if run.privacy is None:
     return finding.no_evidence(_TOTALS, 'the run is not finished and has no privacy.json')
   expected = json.loads(json.dumps(ledger.to_json(entries, declared, units=units)))
-  for name in expected:
-    if not _close(run.privacy.get(name), expected[name]):
+  for name in sorted(expected.keys() | run.privacy.keys()):
+    if not _close(run.privacy.get(name), expected.get(name)):
       other = '' if _same_code(run) else '; other code wrote it, whose words may differ'
       return finding.failed(_TOTALS, f'its {name} are not those of the ledger{other}')
   costs = [f'{t["epsilon"]} for {t["unit"]}' for t in expected['totals']]
