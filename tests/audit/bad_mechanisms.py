@@ -101,7 +101,7 @@ def last_is_true(labels, ids, client):
 
 _STRONGER = of_epsilon(1.62)
 
-# By name: caught by a twentieth of the default budget.
+# By name: caught by a tenth of the default budget.
 CAUGHT_SOON = {
     'clients from 50': where(lambda y, i, c: c >= 50, of_epsilon(1)),
     'clients from 100,000': where(lambda y, i, c: c >= 10**5, _STRONGER),

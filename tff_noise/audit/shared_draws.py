@@ -6,6 +6,7 @@ many clients and places.
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -213,7 +214,7 @@ def repeats(
       f'of client {places[other].client} from id {places[other].first + j}: they'
       f' agree in {width} of {width}'
   )
-  return Look(float(np.log(alpha)), detail, 1.0, expected, -np.inf)
+  return Look(math.log(alpha), detail, 1.0, expected, -np.inf)
 
 
 def _equal_runs(streams: Sequence[np.ndarray], width: int):
