@@ -309,17 +309,16 @@ class CorrectMechanismTest(parameterized.TestCase):
   def test_another_seed_asks_others(self):
     asked = []
     for seed in (0, 1, None):
-      clients, ids = set(), set()
+      pairs = set()
 
-      def report(labels, example_ids, client, clients=clients, ids=ids):
-        clients.add(client)
-        ids.update(example_ids[:1].tolist())
+      def report(labels, example_ids, client, pairs=pairs):
+        pairs.update((client, i) for i in example_ids[:1].tolist())
         return _rr()(labels, example_ids, client)
 
       _run(report, seed=seed, trials=100)
-      asked.append(ids)
+      asked.append(pairs)
       # Of all magnitudes.
-      for seen, bits in ((clients, 25), (ids, 50)):
+      for seen, bits in zip(zip(*pairs, strict=True), (25, 50), strict=True):
         self.assertLess(min(seen), 50)
         self.assertGreater(max(seen), 2**bits)
     self.assertLess(len(asked[0] & asked[1]), len(asked[0]) / 4)
