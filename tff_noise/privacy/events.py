@@ -73,8 +73,13 @@ def _reports(mechanism: mechanism_lib.RandomizedResponse):
   )
 
 
+def _noise(shield):
+  # Over 2 S, by which replacing a client moves a sum.
+  return _event('GaussianDpEvent', noise_multiplier=shield.noise_multiplier / 2)
+
+
 def _gaussian(shield, times):
-  event = _event('GaussianDpEvent', noise_multiplier=shield.noise_multiplier / 2)
+  event = _noise(shield)
   if shield.cohort < shield.population:
     event = _event(
         'SampledWithoutReplacementDpEvent',
@@ -86,13 +91,13 @@ def _gaussian(shield, times):
 
 
 def _poisson(shield, times):
-  event = _event('GaussianDpEvent', noise_multiplier=shield.noise_multiplier / 2)
+  event = _noise(shield)
   sampled = _event('PoissonSampledDpEvent', sampling_probability=shield.share, event=event)
   return _repeated(sampled, times)
 
 
 def _turns(shield, times):
-  event = _event('GaussianDpEvent', noise_multiplier=shield.noise_multiplier / 2)
+  event = _noise(shield)
   return _repeated(event, protection_lib.full_rounds(shield, times))
 
 
