@@ -102,6 +102,9 @@ class PoissonRunTest(parameterized.TestCase):
         (run.summary['status'], run.summary['rounds'], run.summary['planned_rounds']),
         ('ended by budget', _ROUNDS, _PLANNED),
     )
+    # How many updates were rejected leaves no client, as that depends on its data.
+    self.assertTrue(np.isnan(run.metrics['rejected'][1:]).all(), run.metrics['rejected'])
+    self.assertIsNone(run.summary['rejected_updates'])
     *_, client = run.privacy['totals']
     self.assertEqual(client['epsilon'], _cost(_ROUNDS))
     self.assertIn('costs one client, added or removed, epsilon', run.privacy['statement'])

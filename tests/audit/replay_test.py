@@ -203,9 +203,9 @@ class AttackTest(federated_test_case.FederatedTestCase):
     # And the chain made to follow from it.
     self._forge(lambda lines: lines)
     tests = {
-        'seed': ('ledger: its entries', 'clients.csv', 'metrics.csv: the first round'),
+        'seed': ('ledger: its entries', 'clients.csv', 'metrics.csv: the first measured round'),
         'rounds': ('ledger: its entries', 'metrics.csv: stages'),
-        'learning_rate': ('metrics.csv: the first round',),
+        'learning_rate': ('metrics.csv: the first measured round',),
     }
     self._assert_found(self._audit(**{name: value}), 'state', *tests[name])
 

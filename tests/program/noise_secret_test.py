@@ -75,6 +75,23 @@ class NoiseSecretTest(absltest.TestCase):
     self.assertEqual(*keys)
     self.assertNotEqual(noise_secret.of_run(_config(), _federation()), keys[0])
 
+  def test_the_name_is_the_same_where_all_but_the_code_is(self):
+    first = noise_secret.name(_config(), _federation())
+    self.assertLen(first, 64)
+    with mock.patch.object(code_version, 'digest', return_value='0123456789ab'):
+      self.assertEqual(noise_secret.name(_config(), _federation()), first)
+    weights = self.create_tempfile(content='a')
+    config = _config(f'--weights={weights.full_path}')
+    names = [first, noise_secret.name(config, _federation())]
+    weights.write_text('b')
+    names.append(noise_secret.name(config, _federation()))
+    names.append(noise_secret.name(_config('--seed=1'), _federation()))
+    names.append(noise_secret.name(_config(), _federation(label=1)))
+    names.append(noise_secret.name(_config('--noise_source=system'), _federation(), bytes(32)))
+    names.append(noise_secret.name(_config('--noise_source=system'), _federation(), b'1' * 32))
+    self.assertLen(set(names), 7)
+    self.assertEqual(noise_secret.name(_config('--client_dp_noise=0'), _federation()), '')
+
   def _run(self):
     return run_directory.locate(self.create_tempdir().full_path, 'run')
 

@@ -1,4 +1,4 @@
-"""The first round of a run, computed again by this code and compared with its row of metrics.
+"""The first measured round of a run, computed again by this code and compared with its metrics.
 
 It ties what was audited of the code, such as flips and noise, to what the run did: other labels,
 another step size or other noise lead to another first model.
@@ -21,7 +21,9 @@ from tff_noise.program import training_run
 from tff_noise.report import runs
 from tff_noise.uplink import uplink
 
-_ROUND = 'metrics.csv: the first round, computed again by this code, comes to the same'
+_ROUND = 'metrics.csv: the first measured round, computed again by this code, comes to the same'
+# Columns that data decide; nan where nothing was measured.
+_MEASURED = ('train_loss', 'test_accuracy', 'validation_accuracy')
 # Another machine sums in another order. Relative, and absolute of accuracies and of losses.
 _RELATIVE, _OF_ACCURACY, _OF_LOSS = 0.01, 0.01, 0.001
 
@@ -33,7 +35,7 @@ def check(
     dataset: types.Dataset,
     scene: scene_lib.Scene,
 ) -> finding.Finding:
-  """Computes the first round again, with the clients' data.
+  """Computes all rounds until the first that was measured again, with the clients' data.
 
   Args:
     run: The run.
@@ -44,30 +46,33 @@ def check(
   """
   if not len(run.rounds):
     return finding.no_evidence(_ROUND, 'no round is done')
-  row = _row(config, prepared, dataset, scene)
+  known = np.array([np.isfinite(run.metrics[n]) for n in _MEASURED if n in run.metrics])
+  if not known.any():
+    return finding.no_evidence(_ROUND, 'nothing was measured')
+  first = int(known.any(axis=0).argmax())
+  row = _row(config, prepared, dataset, scene, first + 1)
   compared = {
       name: value for name, value in row.items()
-      if name in run.metrics and np.isfinite(value) and np.isfinite(run.metrics[name][0])
+      if name in run.metrics and np.isfinite(value) and np.isfinite(run.metrics[name][first])
   }
   for name, value in compared.items():
-    then = float(run.metrics[name][0])
+    then = float(run.metrics[name][first])
     absolute = _OF_ACCURACY if name.endswith('accuracy') else _OF_LOSS
     if not math.isclose(then, value, rel_tol=_RELATIVE, abs_tol=absolute):
       return finding.failed(_ROUND, f'{name} was {then:.6g}, is {value:.6g}')
-  if not compared:
-    return finding.no_evidence(_ROUND, 'nothing was measured in it')
   # No numbers: with the clients' data, seeds could be tried until one gives them.
   return finding.passed(_ROUND, f'{", ".join(compared)}: equal to {_RELATIVE:.0%}')
 
 
-def _row(config, prepared, dataset, scene):
-  """What the first row of `metrics.csv` has of numbers that data decide."""
+def _row(config, prepared, dataset, scene, rounds):
+  """What the last of so many rows of `metrics.csv` has of numbers that data decide."""
   algorithm, task, federation = prepared.algorithm, prepared.task, prepared.federation
   book = ledger.Ledger(algorithm.fields, uplink.to_json(algorithm.fields))
   datasets = client_data.federation_datasets(federation)
   clients = clients_lib.SimulatedClients(algorithm, task, federation, datasets, book)
   state = training.initial_state(algorithm, training_run.initial_weights(config, prepared))
-  state = training.run_round(algorithm, state, clients)
+  for _ in range(rounds):
+    state = training.run_round(algorithm, state, clients)
   row = {'train_loss': clients.traffic.train_loss, 'rejected': clients.traffic.rejected}
   own = training.program_state(state, clients, book).own_of_clients
   models = algorithm.evaluated(state, own)

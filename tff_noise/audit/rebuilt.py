@@ -18,6 +18,8 @@ from tff_noise.program import task as task_lib
 from tff_noise.report import runs
 from tff_noise.runtimes import local
 
+_NOISE = 'config.json: names the noise that the run draws'
+
 
 def audit(
     run: runs.Run,
@@ -74,5 +76,15 @@ def findings(
       *replay.findings(run, seal, lines, replayed, code_version.digest(), states),
       *reports.findings(prepared, scene, config.seed, states),
       *noisy_sum.findings(prepared),
+      *_named_noise(run, config, federation),
       first_round.check(run, config, prepared, dataset, scene),
   ]
+
+
+def _named_noise(run, config, federation):
+  """Whether runs that have the same noise as this one could be told by its name."""
+  key = noise_secret.system_key(config, run_directory.RunDirectory(run.path))
+  name = noise_secret.name(config, federation, key)
+  if run.noise == name:
+    return [finding.passed(_NOISE, 'the same')] if name else []
+  return [finding.failed(_NOISE, 'other flags, data, files or secrets than the run was begun with')]

@@ -4,8 +4,6 @@ As that of one run, what comes of it can be handed to an auditor outside: runs h
 of the names of their directories, which have the seed in them.
 """
 
-import hashlib
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -173,15 +171,10 @@ def _known(member, checked):
 
 
 def _noise(member, checked):
-  """What the noise may be keyed by, see `program.noise_secret`; a copied run has the same key."""
-  keys = {member.seal.key}
-  if member.run.flags.get('noise_source') != 'system':
-    digest = hashlib.sha256(json.dumps(member.run.flags, sort_keys=True).encode())
-    digest.update(member.scene.client_of.tobytes() + member.scene.noisy_label.tobytes())
-    changes = [line.content for line in checked.lines]
-    codes = [member.seal.code, *(c.code for c in changes if isinstance(c, ledger.CodeChange))]
-    keys.update((digest.hexdigest(), code) for code in codes)
-  return frozenset(keys)
+  """What the noise was keyed by, see `noise_secret.name`; a run without a name shares its own."""
+  changes = [line.content for line in checked.lines]
+  codes = [member.seal.code, *(c.code for c in changes if isinstance(c, ledger.CodeChange))]
+  return frozenset((member.run.noise, code) for code in codes)
 
 
 def _about(members):

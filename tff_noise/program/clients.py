@@ -45,14 +45,14 @@ class Traffic(NamedTuple):
     bytes_up: Sent by all clients together, to the server.
     bytes_down: Received by all of them.
     train_loss: The mean over their examples; nan where nobody may know it.
-    rejected: How many had an update that was not finite.
+    rejected: How many had an update that was not finite; nan where that does not leave a client.
   """
 
   clients: int = 0
   bytes_up: int = 0
   bytes_down: int = 0
   train_loss: float = np.nan
-  rejected: int = 0
+  rejected: float = 0
 
 
 def initial_own(algorithm: algorithm_lib.Algorithm, federation: types.Federation) -> OwnStates:
@@ -391,7 +391,7 @@ class SimulatedClients:
         loss = (t.train_loss * t.clients + loss * count) / (t.clients + count)
       t = t._replace(
           clients=t.clients + count, train_loss=loss,
-          rejected=t.rejected + int(sums.get('rejected', 0)),
+          rejected=t.rejected + (int(sums['rejected']) if 'rejected' in sums else np.nan),
       )
     self.traffic = t
 

@@ -52,14 +52,33 @@ def of_run(
     system: Of `system_key`, with `--noise_source=system`; drawn here if not given. Unused with
       `--noise_source=seed`.
   """
+  return noise_key.derive(_source(config, federation, system), code_version.digest())
+
+
+def name(
+    config: run_config.RunConfig, federation: types.Federation, system: bytes | None = None
+) -> str:
+  """Returns what tells the noise of a run from that of others, but nothing of what it is.
+
+  Two runs have the same key of noise if, and only if, their names and their codes are the same.
+  Arguments are those of `of_run`.
+
+  Returns:
+    64 hexadecimal digits; '' for a run without noise.
+  """
+  if not config.client_dp_noise:
+    return ''
+  return noise_key.derive(_source(config, federation, system), 'name').hex()
+
+
+def _source(config, federation, system):
+  """Of all but the code."""
   if config.noise_source == 'system':
     secret = system or os.urandom(32)
   else:
     secret = rng.key(config.seed, 'client-level noise')
-  files = {name: _file_digest(getattr(config, name)) for name in ('weights', 'arrivals')}
-  return noise_key.derive(
-      secret, config.identity(), code_version.digest(), _data_digest(federation), files
-  )
+  files = {flag: _file_digest(getattr(config, flag)) for flag in ('weights', 'arrivals')}
+  return noise_key.derive(secret, config.identity(), _data_digest(federation), files)
 
 
 def _data_digest(federation):

@@ -4,6 +4,7 @@ Reads the run directory and imports no TensorFlow.
 """
 
 import csv
+import math
 import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -80,12 +81,18 @@ def summarize(run: run_directory.RunDirectory) -> dict[str, Any]:
       'final_test_accuracy': reached.final,
       **chosen,
       'rounds': len(rows),
-      'rejected_updates': sum(int(r['rejected']) for r in rows),
+      'rejected_updates': _rejected(rows),
       'bytes_up': sum(int(r['bytes_up']) for r in rows),
       'bytes_down': sum(int(r['bytes_down']) for r in rows),
       'seconds_per_round': float(np.median(seconds)),
       'seconds': float(np.sum(seconds)),
   }
+
+
+def _rejected(rows):
+  """How many updates were not finite; None where clients do not say."""
+  count = sum(float(r['rejected']) for r in rows)
+  return int(count) if math.isfinite(count) else None
 
 
 def _chosen_by_validation(rows: list[dict[str, str]]) -> dict[str, Any]:

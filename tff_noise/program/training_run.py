@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import functools
 import json
 import os
 import sys
@@ -55,7 +56,10 @@ def run(
     system_key = noise_secret.system_key(config, directory)
     prepared = task_lib.prepare(config, dataset, scene, system_key)
     weights = initial_weights(config, prepared)
-    run_directory.create(directory, lambda folder: _write_start(folder, config, scene, system_key))
+    run_directory.create(directory, functools.partial(
+        _write_start, config=config, scene=scene, system_key=system_key,
+        noise=noise_secret.name(config, prepared.federation, system_key),
+    ))
     # Another process may have made it meanwhile, or even finished.
     run_directory.check_same_run(directory, config.identity())
     if noise_secret.system_key(config, directory) != system_key:
@@ -87,7 +91,7 @@ def _say_budget(config, prepared, scene):
     print(f'privacy: {warning}', file=sys.stderr)
 
 
-def _write_start(folder, config, scene, system_key):
+def _write_start(folder, *, config, scene, system_key, noise):
   noise_secret.write(folder, system_key)
   packages = ('tensorflow', 'tensorflow-federated', 'numpy', 'scikit-learn', 'dp-accounting')
   run_directory.write_json(
@@ -96,6 +100,7 @@ def _write_start(folder, config, scene, system_key):
           'flags': config.identity(),
           'execution': config.execution(),
           'code': code_version.digest(),
+          'noise': noise,
           'method_parameters': dataclasses.asdict(config.method_params()),
           'versions': {
               'python': sys.version.split()[0],

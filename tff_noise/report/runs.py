@@ -34,6 +34,8 @@ class Run(NamedTuple):
     method_parameters: The method's own parameters, by name.
     versions: Version of Python and of each recorded package.
     code: Digest of the code that made the run, '' where it was not recorded.
+    noise: What tells its noise from that of other runs, see `program.noise_secret.name`; '' where
+      there is none, or it was not recorded.
     summary: `summary.json`, or None while the run is not finished.
     privacy: `privacy.json`, or None where it is not there yet.
     uplink: `uplink.json`, one mapping a field, or None where it is not there yet.
@@ -48,6 +50,7 @@ class Run(NamedTuple):
   method_parameters: Mapping[str, Any]
   versions: Mapping[str, str]
   code: str
+  noise: str
   summary: Mapping[str, Any] | None
   privacy: Mapping[str, Any] | None
   uplink: Sequence[Mapping[str, Any]] | None
@@ -94,6 +97,7 @@ def read_run(path: str) -> Run:
       method_parameters=config.get('method_parameters', {}),
       versions=config.get('versions', {}),
       code=str(config.get('code', '')),
+      noise=str(config.get('noise', '')),
       summary=summary,
       privacy=privacy,
       uplink=uplink,
