@@ -54,8 +54,7 @@ def _images(num_clients, size):
 
 
 def _cnn():
-  network = architectures.cnn(workloads.IMAGE, workloads.NUM_CLASSES, pixel_scale=1 / 255)
-  return keras_model.from_keras(network)
+  return keras_model.from_keras(workloads.cnn())
 
 
 def _label_communication(title, task, datasets, repeats):

@@ -14,6 +14,7 @@ import functools
 import gc
 import os
 import sys
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -82,9 +83,16 @@ def _stock(clients, batch_size, context):
   return run
 
 
-def _plain_loop(clients, batch_size):
-  """The same steps in one `tf.function` of this process."""
-  network = workloads.large_cnn()
+def plain_loop(
+    network: tf.keras.Model, clients: Sequence[tuple[np.ndarray, np.ndarray]], batch_size: int
+) -> Callable[[], list[tf.Tensor]]:
+  """Returns what trains clients one after the other, in one `tf.function` of this process.
+
+  Args:
+    network: Gives logits first.
+    clients: Images and labels of each, see `workloads.images`.
+    batch_size: Images a step, positive.
+  """
   data = [(tf.constant(x), tf.constant(y, tf.int32)) for x, y in clients]
   weights = [tf.Variable(v) for v in network.trainable_variables]
   sums = [tf.Variable(tf.zeros_like(v)) for v in weights]
@@ -122,7 +130,7 @@ def _workload(num_clients, size, batch_size, repeats, contexts):
   product = _product(clients, batch_size, contexts['ours'])
   stock = _stock(clients, batch_size, contexts['stock'])
   # Last: Keras models built in TFF computations would make it invalid.
-  loop = _plain_loop(clients, batch_size)
+  loop = plain_loop(workloads.large_cnn(), clients, batch_size)
   return contest.Workload(
       f'{num_clients} clients x {size} images, batch {batch_size}', repeats,
       {'plain loop': loop, 'tff_noise': product, 'stock recipe': stock},

@@ -170,9 +170,8 @@ def cohort() -> None:
       client_data.client_dataset(x, y, i)
       for i, (x, y) in enumerate(workloads.images(max(_COHORTS), _IMAGES_PER_CLIENT))
   ]
-  network = architectures.cnn(workloads.IMAGE, workloads.NUM_CLASSES, pixel_scale=1 / 255)
   process = plain.build_process(
-      task_lib.Task(keras_model.from_keras(network), _ONE_EPOCH)
+      task_lib.Task(keras_model.from_keras(workloads.cnn()), _ONE_EPOCH)
   ).process
   with local.runtime(2):
     state = process.initialize()

@@ -3,6 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from tff_noise.models import architectures
+
 IMAGE = (32, 32, 3)
 NUM_CLASSES = 10
 
@@ -28,3 +30,8 @@ def large_cnn(units: int = 380) -> tf.keras.Model:
     x = tf.keras.layers.MaxPooling2D()(x)
   x = tf.keras.layers.Dense(units, activation='relu')(tf.keras.layers.Flatten()(x))
   return tf.keras.Model(image, [tf.keras.layers.Dense(NUM_CLASSES)(x), x])
+
+
+def cnn() -> tf.keras.Model:
+  """The program's `--model=cnn`, with group norm."""
+  return architectures.cnn(IMAGE, NUM_CLASSES, pixel_scale=1 / 255)
