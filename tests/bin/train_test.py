@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from unittest import mock
 
 import numpy as np
 import psutil
@@ -18,11 +19,15 @@ from absl.testing import absltest
 from absl.testing import parameterized
 from PIL import Image
 
+from tff_noise import types
 from tff_noise.data import noise
 from tff_noise.data import partition
 from tff_noise.data import scene as scene_lib
 from tff_noise.data import sources
 from tff_noise.models import architectures
+from tff_noise.program import code_version
+from tff_noise.program import flags
+from tff_noise.program import run
 
 # As a user's: importing TensorFlow here has set variables of its own.
 _ENVIRON = {k: v for k, v in os.environ.items() if not k.startswith('TF_')}
@@ -175,6 +180,18 @@ class RunTest(absltest.TestCase):
     self.assertIn('is complete', out)
     self.assertIn('test accuracy', out)
     self.assertEqual(before, _read(self._path('a', 'summary.json')))
+
+  def test_a_finished_run_of_other_code_is_not_shown_as_that_of_this(self):
+    self._finished()
+
+    def again(*more):
+      arguments = [f'--root_dir={self.root}', *_SMALL, '--run_name=a', *more]
+      run.run(flags.config_from(flags.parse(['train', *arguments])))
+
+    with mock.patch.object(code_version, 'digest', lambda: 'abc123'):
+      with self.assertRaisesRegex(types.UsageError, 'made by code .*, this is abc123: use '):
+        again()
+      again('--resume_other_code')
 
   def test_what_differs_between_flags_is_refused_and_named(self):
     self._finished()
