@@ -135,7 +135,9 @@ def _audit_run(values):
   try:
     code = _do_again(run, seal, values.delta)
   except types.UsageError as error:
-    why_not = f'the method cannot be built here: {error}'
+    # The directory's name has the seed in it.
+    text = str(error).replace(run.path + os.sep, '').replace(run.name, 'the run')
+    why_not = f'the method cannot be built here: {text}'
   return runs.audit(run, seal, values.delta, code, why_not)
 
 

@@ -141,6 +141,13 @@ class AttackTest(federated_test_case.FederatedTestCase):
     self.assertAlmostEqual(privacy['totals'][0]['epsilon'], 0.81)  # What was gained by it.
     self._assert_found(self._audit(), 'ledger: its entries', 'state')
 
+  def test_text_in_place_of_a_measured_number(self):
+    header, first, *rest = self._read('metrics.csv').splitlines()
+    cells = first.split(',')
+    cells[header.split(',').index('test_accuracy')] = 'high'
+    self._write('metrics.csv', '\n'.join([header, ','.join(cells), *rest]) + '\n')
+    self._assert_found(self._audit(), 'metrics.csv: the first measured round')
+
   def test_label_exchange_dropped(self):
     self._forge(lambda lines: lines[1:])
     self._assert_found(self._audit(), 'ledger: its entries', 'state')

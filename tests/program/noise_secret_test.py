@@ -57,8 +57,19 @@ class NoiseSecretTest(absltest.TestCase):
     values = folder.create_file('weights.data-00000-of-00001', content='a')
     config = _config(f'--weights={os.path.join(folder.full_path, "weights")}')
     before = noise_secret.of_run(config, _federation())
+    folder.create_file('weights.notes', content='of nobody')
+    self.assertEqual(noise_secret.of_run(config, _federation()), before)
     values.write_text('b')
     self.assertNotEqual(noise_secret.of_run(config, _federation()), before)
+
+  def test_a_run_that_drew_other_noise_is_not_continued(self):
+    run = self._run()
+    os.mkdir(run.path)
+    run_directory.write_json(run.file('config.json'), {'noise': '01'})
+    noise_secret.check(run, '01')
+    for other in ('02', ''):
+      with self.assertRaisesRegex(types.UsageError, 'was begun with other noise: its data, a file'):
+        noise_secret.check(run, other)
 
   def test_the_same_run_draws_the_same_again_however_it_is_executed(self):
     first = noise_secret.of_run(_config(), _federation())

@@ -24,6 +24,7 @@ from tff_noise.uplink import uplink
 _ROUND = 'metrics.csv: the first measured round, computed again by this code, comes to the same'
 # Columns that data decide; nan where nothing was measured.
 _MEASURED = ('train_loss', 'test_accuracy', 'validation_accuracy')
+_ALSO = ('test_loss', 'validation_loss', 'rejected')
 # Another machine sums in another order. Relative, and absolute of accuracies and of losses.
 _RELATIVE, _OF_ACCURACY, _OF_LOSS = 0.01, 0.01, 0.001
 
@@ -46,6 +47,9 @@ def check(
   """
   if not len(run.rounds):
     return finding.no_evidence(_ROUND, 'no round is done')
+  texts = [n for n in (*_MEASURED, *_ALSO) if n in run.metrics and run.metrics[n].dtype.kind != 'f']
+  if texts:
+    return finding.failed(_ROUND, f'{", ".join(texts)}: a text in a column of numbers')
   known = np.array([np.isfinite(run.metrics[n]) for n in _MEASURED if n in run.metrics])
   if not known.any():
     return finding.no_evidence(_ROUND, 'nothing was measured')

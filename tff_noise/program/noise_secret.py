@@ -71,6 +71,19 @@ def name(
   return noise_key.derive(_source(config, federation, system), 'name').hex()
 
 
+def check(run: run_directory.RunDirectory, noise: str) -> None:
+  """Raises `UsageError` if a run drew other noise so far than `noise`, of `name`.
+
+  The rounds since its last checkpoint would be released again with other noise: for a secret cohort
+  that answers twice there is no bound.
+  """
+  if run_directory.read_json(run.file('config.json')).get('noise', '') != noise:
+    raise types.UsageError(
+        f'run {run.name} was begun with other noise: its data, a file of --weights or --arrivals, '
+        f'or its {_KEY} is not what it was; bring it back, or begin another run (--run_name)'
+    )
+
+
 def _source(config, federation, system):
   """Of all but the code."""
   if config.noise_source == 'system':
@@ -98,7 +111,8 @@ def _file_digest(path):
     return ''
   # Of a checkpoint a flag names the prefix, of which there is no file.
   checkpoint = os.path.isfile(path + '.index')
-  paths = sorted(glob.glob(glob.escape(path) + '.*')) if checkpoint else [path]
+  data = sorted(glob.glob(glob.escape(path) + '.data-*'))
+  paths = [path + '.index', *data] if checkpoint else [path]
   digests = []
   for name in filter(os.path.isfile, paths):
     with open(name, 'rb') as file:

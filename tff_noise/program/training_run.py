@@ -56,9 +56,9 @@ def run(
     system_key = noise_secret.system_key(config, directory)
     prepared = task_lib.prepare(config, dataset, scene, system_key)
     weights = initial_weights(config, prepared)
+    noise = noise_secret.name(config, prepared.federation, system_key)
     run_directory.create(directory, functools.partial(
-        _write_start, config=config, scene=scene, system_key=system_key,
-        noise=noise_secret.name(config, prepared.federation, system_key),
+        _write_start, config=config, scene=scene, system_key=system_key, noise=noise
     ))
     # Another process may have made it meanwhile, or even finished.
     run_directory.check_same_run(directory, config.identity())
@@ -66,6 +66,7 @@ def run(
       raise types.UsageError(f'run {directory.name} was begun by another process: start again')
     with run_directory.locked(directory):
       if not run_directory.is_complete(directory):
+        noise_secret.check(directory, noise)
         ledger_seal.check_code(directory, config.resume_other_code)
         _say_budget(config, prepared, scene)
         evaluations = evaluations_of(prepared.task.model, dataset, scene)
