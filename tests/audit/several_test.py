@@ -179,6 +179,14 @@ class SeveralTest(parameterized.TestCase):
     for i in range(1, _ROUNDS + 1):
       book.record(i, 'train', ['update'], np.array([i % 3, (i + 1) % 3]))
 
+  def test_nothing_is_added_up_where_a_ledger_is_missing(self):
+    paths = [self._write('a', _NOISE), self._write('b', _NOISE, seed=4)]
+    os.remove(os.path.join(paths[1], 'ledger.jsonl'))
+    audit = self._audit(*paths)
+    self.assertEqual(audit.status, 1)
+    self.assertNotIn('together', audit.content)
+    self.assertNotIn('epsilon 0 ', audit.text())
+
   def test_a_copy_is_one_run(self):
     path = self._write('a', _NOISE, noise_source='system')
     copy = shutil.copytree(path, os.path.join(self.root, 'copy'))

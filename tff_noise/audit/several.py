@@ -97,7 +97,7 @@ def audit(members: Sequence[Member], delta: float) -> finding.Audit:
   title = f'Audit of {len(members)} runs together'
   about = finding.about({**_about(members), 'delta': f'{delta:g}'})
   content = {'runs': [c.content(m.run, m.seal) for c, m in zip(ledgers, members, strict=True)]}
-  if any(checked.broken for checked in ledgers):
+  if any(f.verdict is finding.Verdict.FAILED for f in findings):
     broken = sections.Built('What the runs cost together', (blocks.Text(_BROKEN, 'warning'),))
     return finding.Audit(
         title, tuple(findings), (about, broken), content, export.files((), ())
