@@ -148,6 +148,13 @@ class AttackTest(federated_test_case.FederatedTestCase):
     self._write('metrics.csv', '\n'.join([header, ','.join(cells), *rest]) + '\n')
     self._assert_found(self._audit(), 'metrics.csv: the first measured round')
 
+  def test_a_damaged_checkpoint_hides_no_other_finding(self):
+    self._forge(lambda lines: lines[1:])
+    for folder, _, files in os.walk(os.path.join(self.run_, 'state')):
+      for name in files:
+        os.truncate(os.path.join(folder, name), 10)
+    self._assert_found(self._audit(), 'state: every checkpoint', 'ledger: its entries')
+
   def test_label_exchange_dropped(self):
     self._forge(lambda lines: lines[1:])
     self._assert_found(self._audit(), 'ledger: its entries', 'state')

@@ -1,5 +1,7 @@
 """What this code says of a run, built anew from the run's configuration and scene."""
 
+import os
+
 from tff_noise import types
 from tff_noise.audit import computations
 from tff_noise.audit import finding
@@ -18,6 +20,7 @@ from tff_noise.program import task as task_lib
 from tff_noise.report import runs
 from tff_noise.runtimes import local
 
+_STATE = 'state: every checkpoint can be read'
 _NOISE = 'config.json: names the noise that the run draws'
 
 
@@ -71,8 +74,15 @@ def findings(
   if len(run.uplink or []) != len(algorithm.fields):
     return []  # So is that this code sends other values.
   replayed = replay.run(algorithm, task, federation, run.uplink, seal)
-  states = replay.load_states(run, algorithm, task, federation)
+  states, damaged = [], []
+  try:
+    states = replay.load_states(run, algorithm, task, federation)
+  except types.UsageError as error:
+    # The directory's name has the seed in it.
+    text = str(error).replace(run.path + os.sep, '').replace(run.name, 'the run')
+    damaged = [finding.failed(_STATE, text)]
   return [
+      *damaged,
       *replay.findings(run, seal, lines, replayed, code_version.digest(), states),
       *reports.findings(prepared, scene, config.seed, states),
       *noisy_sum.findings(prepared),
