@@ -38,7 +38,8 @@ class _Loop:
     print(file=self._process.stdin, flush=True)
 
   def wait(self):
-    self._process.stdout.readline()
+    if not self._process.stdout.readline():
+      raise RuntimeError(f'A process ended with status {self._process.wait()}; see above.')
 
   def close(self):
     child.stop(self._process)
@@ -82,7 +83,9 @@ def main() -> int:
           return loop
 
         one = [start(cores, num_clients)]
-        many = [start([core], num_clients // len(cores)) for core in cores]
+        many = [
+            start([core], len(range(i, num_clients, len(cores)))) for i, core in enumerate(cores)
+        ]
         contest.run(contest.Workload(f'{network}, {name}', _REPEATS, {
             f'1 process, {len(cores)} threads': lambda one=one: _together(one),
             f'{len(cores)} processes': lambda many=many: _together(many),

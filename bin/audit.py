@@ -135,9 +135,7 @@ def _audit_run(values):
   try:
     code = _do_again(run, seal, values.delta)
   except types.UsageError as error:
-    # The directory's name has the seed in it.
-    text = str(error).replace(run.path + os.sep, '').replace(run.name, 'the run')
-    why_not = f'the method cannot be built here: {text}'
+    why_not = f'the method cannot be built here: {runs.without_name(error, run)}'
   return runs.audit(run, seal, values.delta, code, why_not)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from tff_noise import types
 from tff_noise.audit import finding
 from tff_noise.audit import rebuilt
 from tff_noise.audit import runs
@@ -92,6 +93,13 @@ class PoissonRunTest(parameterized.TestCase):
 
   def test_cohorts_here_are_empty_single_and_larger(self):
     self.assertEqual({min(n, 2) for n in _sizes()}, {0, 1, 2})
+
+  def test_is_not_continued_with_other_noise(self):
+    os.remove(self.run_.file('summary.json'))
+    config = json.loads(self._read('config.json'))
+    self._write('config.json', json.dumps({**config, 'noise': '00'}))
+    with self.assertRaisesRegex(types.UsageError, 'was begun with other noise'):
+      training_run.run(self.config, self.dataset, self.scene, self.run_)
 
   def test_ends_before_the_round_that_would_pass_the_target(self):
     self.assertLessEqual(_cost(_ROUNDS), _TARGET)

@@ -282,11 +282,23 @@ class RunsTest(parameterized.TestCase):
     self.assertEqual(audit.files['delta_epsilon.csv'], 'unit,epsilon,delta\n')
 
   def test_neither_seed_nor_paths_of_other_runs_are_shown(self):
-    self._dump('config.json', run_files.config(seed=987654, scene='runs/x_seed987654/scene.npz'))
+    self._dump('config.json', run_files.config(
+        seed=987654, scene='runs/x_seed987654/scene.npz', weights='runs/x_seed987654/model.h5',
+        arrivals='runs/x_seed987654/a.csv',
+    ))
     self.seal = ledger_seal.of_run(run_directory.RunDirectory(self.run_))
     audit = self._audit()
     for text in (audit.text(), audit.json(), *audit.files.values()):
       self.assertNotIn('987654', text)
+
+  def test_errors_do_not_name_the_directory(self):
+    run = report_runs.read_run(self.run_)._replace(path='/r/a_seed987654', name='a_seed987654')
+    for said, expected in (
+        ('/r/a_seed987654/noise.key cannot be read', 'noise.key cannot be read'),
+        ('run a_seed987654 was made by code 1', 'the run was made by code 1'),
+        ('no such directory: /r/a_seed987654', 'no such directory: the run'),
+    ):
+      self.assertEqual(runs.without_name(types.UsageError(said), run), expected)
 
   def test_a_sum_over_one_client_is_found(self):
     book = ledger.Ledger(('labels', 'update'), _DECLARED, self._file('ledger.jsonl'), self.seal)

@@ -1,7 +1,5 @@
 """What this code says of a run, built anew from the run's configuration and scene."""
 
-import os
-
 from tff_noise import types
 from tff_noise.audit import computations
 from tff_noise.audit import finding
@@ -78,9 +76,7 @@ def findings(
   try:
     states = replay.load_states(run, algorithm, task, federation)
   except types.UsageError as error:
-    # The directory's name has the seed in it.
-    text = str(error).replace(run.path + os.sep, '').replace(run.name, 'the run')
-    damaged = [finding.failed(_STATE, text)]
+    damaged = [finding.failed(_STATE, audit_runs.without_name(error, run))]
   return [
       *damaged,
       *replay.findings(run, seal, lines, replayed, code_version.digest(), states),
@@ -92,7 +88,7 @@ def findings(
 
 
 def _named_noise(run, config, federation):
-  """Whether runs that have the same noise as this one could be told by its name."""
+  """Whether its name tells what noise the run draws, or `--runs` is misled."""
   key = noise_secret.system_key(config, run_directory.RunDirectory(run.path))
   name = noise_secret.name(config, federation, key)
   if run.noise == name:

@@ -37,7 +37,7 @@ _CODE = 'uplink.json: is what this code sends'
 _REPLAY = 'replay: the run done again from configuration and scene'
 # From the seed, cohorts, flips and noise of a simulation can be worked out; the path of another run
 # has the seed of that one in it, which often is the same.
-_SECRET_FLAGS = frozenset({'seed', 'scene'})
+_SECRET_FLAGS = frozenset({'seed', 'scene', 'weights', 'arrivals'})
 
 
 class ByCode(NamedTuple):
@@ -106,6 +106,12 @@ def audit(
   )
 
 
+def without_name(error: Exception, run: runs.Run) -> str:
+  """Returns what an error says but the name of the run's directory, which has the seed in it."""
+  text = str(error).replace(run.path + os.sep, '').replace(run.path, 'the run')
+  return text.replace(f'run {run.name} ', 'the run ')
+
+
 def public_flags(run: runs.Run) -> list[str]:
   """Returns the flags of a run that may be shown to anybody, in the order of their names."""
   return [f'--{k}={v}' for k, v in sorted(run.flags.items()) if k not in _SECRET_FLAGS]
@@ -153,8 +159,7 @@ def check_ledger(run: runs.Run, seal: ledger.Seal) -> Checked:
   try:
     lines = ledger.read_lines(os.path.join(run.path, 'ledger.jsonl'), run.uplink, seal)
   except ledger.LedgerError as error:
-    # The directory's name has the seed in it.
-    broken = finding.failed(_CHAIN, str(error).replace(run.path + os.sep, ''))
+    broken = finding.failed(_CHAIN, without_name(error, run))
     return Checked((broken,), True, (), '')
   head = lines[-1].head if lines else ledger.genesis(run.uplink, seal)
   entries = [line.content for line in lines if isinstance(line.content, ledger.Entry)]

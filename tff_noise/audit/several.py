@@ -32,7 +32,7 @@ _REPEATED = (
     ': the same flags, code and data. Where both released the same to the last digit, name one of '
     'them; otherwise the noise can be taken off'
 )
-_BROKEN = 'The ledger of a run does not hold: nothing is added up.'
+_BROKEN = 'A run fails what is asked of it alone: nothing is added up.'
 _LIMITS = (
     'Runs that are not named are not in it; whether each sent what it declares is what --run_dir '
     'looks at. A run may depend on what earlier ones released, as in tuning. Which runs there are, '
@@ -98,9 +98,9 @@ def audit(members: Sequence[Member], delta: float) -> finding.Audit:
   about = finding.about({**_about(members), 'delta': f'{delta:g}'})
   content = {'runs': [c.content(m.run, m.seal) for c, m in zip(ledgers, members, strict=True)]}
   if any(f.verdict is finding.Verdict.FAILED for f in findings):
-    broken = sections.Built('What the runs cost together', (blocks.Text(_BROKEN, 'warning'),))
+    alone = sections.Built('What the runs cost together', (blocks.Text(_BROKEN, 'warning'),))
     return finding.Audit(
-        title, tuple(findings), (about, broken), content, export.files((), ())
+        title, tuple(findings), (about, alone), content, export.files((), ())
     )
   _require_once(members, ledgers)
   known = [_known(m, c) for m, c in zip(members, ledgers, strict=True)]
@@ -171,7 +171,7 @@ def _known(member, checked):
 
 
 def _noise(member, checked):
-  """What the noise was keyed by, see `noise_secret.name`; a run without a name shares its own."""
+  """What the noise was keyed by, see `noise_secret.name`; all runs without a name share one."""
   changes = [line.content for line in checked.lines]
   codes = [member.seal.code, *(c.code for c in changes if isinstance(c, ledger.CodeChange))]
   return frozenset((member.run.noise, code) for code in codes)
