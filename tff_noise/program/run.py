@@ -25,11 +25,13 @@ def run(config: run_config.RunConfig) -> None:
     if not config.resume:
       raise types.UsageError(f'run {directory.name} exists and --noresume was given')
     run_directory.check_same_run(directory, config.identity())
-    # Of a finished one too: its numbers are not those of this code.
-    ledger_seal.check_code(directory, config.resume_other_code)
   dataset = data_lib.load_dataset(config)
   saved = directory.file('scene.npz') if directory.exists else None
   scene = data_lib.load_scene(config, dataset, saved)
+  if directory.exists:
+    # After its files were read, which says best what is wrong with them; and of a finished run too,
+    # whose numbers are not those of this code.
+    ledger_seal.check_code(directory, config.resume_other_code)
   if run_directory.is_complete(directory):
     print(f'Run {directory.name} is complete; nothing is left to do.')
   else:
