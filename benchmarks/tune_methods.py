@@ -8,7 +8,7 @@ runs, one in each of the grid's first three columns, on seeds 101, 102 and 103, 
 reports; the try with the highest mean accuracy of the last 10 evaluations is chosen, one for all
 columns. --rounds (60) is that of the tries alone: 414 runs of some ten seconds. What is finished is
 not run again; --part=0/2 and --part=1/2 share the work between two processes, and the last to end
-writes the file.
+writes the file. A try whose training diverges counts as an accuracy of 0.
 """
 
 import copy
@@ -21,6 +21,7 @@ from absl import flags
 
 from tff_noise import heaps
 from tff_noise import loading
+from tff_noise import types
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import runner
 from tff_noise.compare import tables
@@ -34,6 +35,8 @@ flags.DEFINE_string('out', '', 'The grid that is written.', flag_values=_FLAGS)
 flags.DEFINE_integer('rounds', 60, 'Of a try.', flag_values=_FLAGS)
 flags.DEFINE_string('part', '0/1', 'Which runs, of how many parts.', flag_values=_FLAGS)
 
+# Says in a run's directory why it has no end.
+_DIVERGED = 'diverged.txt'
 _GRID = 'configs/grids/all_methods_digits.yaml'
 _SEEDS = (101, 102, 103)
 _STEP_SIZES = (0.03, 0.1, 0.3)
@@ -82,7 +85,7 @@ def main(argv: list[str]) -> None:
   cells = [c for c in grid.cells if column.get(c.setting) == c.seed]
   heaps.limit()
   _run(cells[part::parts])
-  if values.out and all(map(runner.is_finished, cells)):
+  if values.out and all(map(_is_done, cells)):
     _write(values.out, content, grid._replace(cells=tuple(cells)))
 
 
@@ -119,17 +122,24 @@ def _run(cells):
   with loading.large_modules():
     from tff_noise.program import training_run
   for i, cell in enumerate(cells):
-    if runner.is_finished(cell):
+    if _is_done(cell):
       continue
     started = time.monotonic()
     dataset = data.load_dataset(cell.config)
     scene = data.load_scene(cell.config, dataset, None)
     directory = run_directory.locate(cell.config.root_dir, cell.config.name())
-    training_run.run(cell.config, dataset, scene, directory)
+    try:
+      training_run.run(cell.config, dataset, scene, directory)
+    except types.RunError as error:
+      run_directory.write_text(directory.file(_DIVERGED), f'{error}\n')
     print(
         f'[{i + 1}/{len(cells)}] {cell.method}, {cell.setting}, {cell.seed}: '
         f'{time.monotonic() - started:.0f} s', file=sys.stderr, flush=True,
     )
+
+
+def _is_done(cell):
+  return runner.is_finished(cell) or os.path.exists(os.path.join(cell.config.path(), _DIVERGED))
 
 
 def _write(path, content, grid):

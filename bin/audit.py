@@ -147,9 +147,12 @@ def _audit_runs(values):
 
 def _do_again(run, seal, delta):
   from tff_noise.program import data
+  from tff_noise.program import inputs
+  from tff_noise.program import run_directory
 
   config = _config_of(run)
   dataset = data.load_dataset(config)
+  inputs.check(run_directory.RunDirectory(run.path), inputs.digests(config, dataset))
   scene = data.load_scene(config, dataset, os.path.join(run.path, 'scene.npz'))
   print('Loading TensorFlow Federated...', file=sys.stderr)
   with loading.large_modules():

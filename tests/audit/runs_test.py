@@ -312,6 +312,24 @@ class RunsTest(parameterized.TestCase):
     details = [f.detail for f in self._audit().findings if f.verdict is _FAILED]
     self.assertIn('in round 4 one client sent: update', details)
 
+  def test_a_sum_of_which_one_update_is_left_is_found(self):
+    columns = run_files.metrics(rejected=[0, 0, 3, 0], clients=[4, 4, 4, 4])
+    run_files.write_csv(self._file('metrics.csv'), columns)
+    details = [f.detail for f in self._audit().findings if f.verdict is _FAILED]
+    self.assertEqual(details, ['in round 3 the updates of all clients but one were rejected'])
+
+  @parameterized.parameters(
+      {'noise_multiplier': '1'}, {'noise_multiplier': -1.0}, {'noise_multiplier': math.nan},
+      {'clip': 0.0}, {'cohort': 0}, {'cohort': 21}, {'population': 20.0}, {'mechanism': 'laplace'},
+      {'sampling': 'none'}, {'noise_source': 'nobody'}, {'reports': {'kind': 'counts'}},
+      {'reports': {'kind': 'label reports', 'num_classes': 1, 'epsilon': '1', 'num_labels': 0}},
+  )
+  def test_a_protection_that_is_none_is_refused(self, **changes):
+    shield = {**protection.to_json(protection.NoisySum(2.0, 1.0, 4, 20)), **changes}
+    self._dump('uplink.json', [_DECLARED[0], {**_DECLARED[1], 'protection': shield}])
+    with self.assertRaisesRegex(types.UsageError, 'uplink.json is damaged: not a protection'):
+      report_runs.read_run(self.run_)
+
   def test_code_that_sends_something_else_is_found(self):
     now = [*_DECLARED[:1], _field('gradients', None)]
     code = finding.Audit('', (finding.passed('a round', 'ok'),), (), {'declared': now})

@@ -34,14 +34,15 @@ class SeveralTest(parameterized.TestCase):
     super().setUp()
     self.root = self.create_tempdir().full_path
 
-  def _write(self, name, shield, *, seed=3, scene=None, finished=True, **flags):
+  def _write(self, name, shield, *, seed=3, scene=None, finished=True, inputs=None, **flags):
     """Writes a run of four rounds, in each of which two clients send one value."""
     path = os.path.join(self.root, f'{name}_seed{seed}')
     write = run_files.write if finished else run_files.write_unfinished
     declared = [{**run_files.UPLINK[0], 'protection': protection.to_json(shield)}]
     noise = hashlib.sha256(repr((seed, flags, scene)).encode()).hexdigest()
+    config = {**run_files.config(seed=seed, **flags), 'noise': noise}
     write(
-        path, config={**run_files.config(seed=seed, **flags), 'noise': noise}, uplink=declared,
+        path, config={**config, 'inputs': inputs or config['inputs']}, uplink=declared,
         scene=scene or run_files.scene(),
     )
     seal = ledger_seal.of_run(run_directory.RunDirectory(path))
@@ -53,6 +54,18 @@ class SeveralTest(parameterized.TestCase):
           os.path.join(path, 'privacy.json'), ledger.to_json(book.entries, declared)
       )
     return path
+
+  def _release_again(self, path, rounds):
+    """Gives a run another ledger, with releases in these rounds."""
+    book_path = os.path.join(path, 'ledger.jsonl')
+    os.remove(book_path)
+    with open(os.path.join(path, 'uplink.json'), encoding='utf-8') as file:
+      declared = json.load(file)
+    seal = ledger_seal.of_run(run_directory.RunDirectory(path))
+    book = ledger.Ledger(['update'], declared, book_path, seal)
+    for i in rounds:
+      book.record(i, 'train', ['update'], np.array([i % 3, (i + 1) % 3]))
+    run_files.write_json(os.path.join(path, 'privacy.json'), ledger.to_json(book.entries, declared))
 
   def _audit(self, *paths):
     return several.audit([several.read(path) for path in paths], _DELTA)
@@ -212,11 +225,25 @@ class SeveralTest(parameterized.TestCase):
     with self.assertRaisesRegex(types.UsageError, r'--runs: .*b_seed4 is on other data \(digits'):
       self._audit(a, b)
 
-  def test_data_whose_true_labels_nobody_knows_are_told_by_where_they_are_from(self):
-    unknown = run_files.scene(clean_label=np.full(12, types.UNKNOWN, np.int32))
+  def test_the_same_noise_is_found_where_nothing_is_claimed_of_it(self):
+    turns = _NOISE._replace(sampling=protection.CYCLIC)
+    a = self._write('a', turns)
+    b = self._write('b', turns)
+    # A round twice: of turns that are not one in each round nothing is claimed.
+    self._release_again(b, [*range(1, _ROUNDS + 1), _ROUNDS])
+    audit = self._audit(a, b)
+    [found] = [f for f in audit.findings if f.name.startswith('noise:')]
+    self.assertIs(found.verdict, _FAILED)
+
+  def test_a_run_without_a_seed_is_refused(self):
+    path = self._write('a', _NOISE, seed=None)
+    with self.assertRaisesRegex(types.UsageError, 'without a seed'):
+      several.read(path)
+
+  def test_data_of_other_images_are_other_data_whatever_their_labels(self):
     a, b, c = (
-        self._write(name, _NOISE, seed=seed, scene=unknown, data_dir=folder)
-        for name, seed, folder in (('a', 3, 'x'), ('b', 4, 'y'), ('c', 5, 'x'))
+        self._write(name, _NOISE, seed=seed, inputs={'training images': images})
+        for name, seed, images in (('a', 3, '01'), ('b', 4, '02'), ('c', 5, '01'))
     )
     self.assertEqual(self._audit(a, c).status, 0)
     with self.assertRaisesRegex(types.UsageError, 'is on other data'):

@@ -193,6 +193,23 @@ class RunTest(absltest.TestCase):
         again()
       again('--resume_other_code')
 
+  def test_a_finished_run_of_other_data_is_not_shown_as_that_of_these(self):
+    self._finished()
+    other = sources.load(sources.DataSpec('digits'))
+    other.train_x[0, 0, 0] += 1
+    arguments = [f'--root_dir={self.root}', *_SMALL, '--run_name=a']
+    with mock.patch.object(sources, 'load', lambda spec: other):
+      with self.assertRaisesRegex(types.UsageError, 'was made from other training images: bring'):
+        run.run(flags.config_from(flags.parse(['train', *arguments])))
+
+  def test_a_run_is_begun_anew_where_that_is_asked_for(self):
+    self._finished()
+    before = _read(self._path('a', 'ledger.key'))
+    out = self._train('--run_name=a', '--learning_rate=0.2', '--rounds=1', '--overwrite')
+    self.assertNotIn('is complete', out)
+    self.assertNotEqual(_read(self._path('a', 'ledger.key')), before)
+    self.assertLen(_read(self._path('a', 'metrics.csv')).splitlines(), 2)
+
   def test_what_differs_between_flags_is_refused_and_named(self):
     self._finished()
     status, _, err = _run(

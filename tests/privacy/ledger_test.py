@@ -102,6 +102,20 @@ class FileTest(_Case):
     with self.assertRaisesRegex(ledger.LedgerError, 'line 2'):
       ledger.read(self.path, _DECLARED)
 
+  @parameterized.parameters(
+      {'clients': '3'}, {'clients': True}, {'clients': -1}, {'clients': 1.5}, {'round_num': None},
+      {'stage': 1}, {'cohort': None}, {'fields': ['1']}, {'fields': []}, {'fields': [1, 1]},
+  )
+  def test_a_line_of_other_types_is_no_entry_though_its_hash_is_right(self, **changes):
+    book = self._open()
+    self._record(book, 1)
+    content = {**json.loads(self._lines()[0]), **changes}
+    del content['hash']
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    self._write([json.dumps({**content, 'hash': digest}) + '\n'])
+    with self.assertRaisesRegex(ledger.LedgerError, 'line 1 is not an entry of a ledger'):
+      ledger.read(self.path, _DECLARED)
+
   @parameterized.parameters(([1, 2], 1), ([0, 2], 2), ([1, 0, 2], 1), ([0, 0, 1, 2], 2))
   def test_missing_moved_and_doubled_lines_are_noticed(self, order, line):
     self._record(self._open(), 3)

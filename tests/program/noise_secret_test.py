@@ -17,18 +17,22 @@ def _config(*arguments):
   return flags.config_from(flags.parse(['train', '--client_dp_noise=1', *arguments]))
 
 
-def _federation(label=0):
+def _held(label=0):
+  """The data, and what a client has of it."""
   client = types.ClientExamples(
       np.zeros((2, 3), np.float32), np.array([label, 1], np.int32), np.arange(2)
   )
-  return types.Federation((client,), 2, 3)
+  dataset = types.Dataset(
+      'npz', client.x, client.y, client.x, client.y, 2, (3, 1, 1), 1.0, 0.0, ('a', 'b')
+  )
+  return dataset, types.Federation((client,), 2, 3)
 
 
 class NoiseSecretTest(absltest.TestCase):
 
   def test_any_flag_that_determines_the_result_gives_other_noise(self):
     keys = {
-        noise_secret.of_run(_config(*given), _federation())
+        noise_secret.of_run(_config(*given), *_held())
         for given in (
             (), ('--client_dp_noise=4',), ('--client_dp_clip=2',), ('--clients_per_round=9',),
             ('--aggregation=secure_sum',), ('--learning_rate=0.06',), ('--method=fedavg',),
@@ -40,27 +44,16 @@ class NoiseSecretTest(absltest.TestCase):
     self.assertLen(keys, 12)
 
   def test_data_and_code_give_other_noise(self):
-    first = noise_secret.of_run(_config(), _federation())
-    self.assertNotEqual(noise_secret.of_run(_config(), _federation(label=1)), first)
+    first = noise_secret.of_run(_config(), *_held())
+    self.assertNotEqual(noise_secret.of_run(_config(), *_held(label=1)), first)
     # A run that was killed, and is continued with other code of its clients.
     with mock.patch.object(code_version, 'digest', return_value='0123456789ab'):
-      self.assertNotEqual(noise_secret.of_run(_config(), _federation()), first)
+      self.assertNotEqual(noise_secret.of_run(_config(), *_held()), first)
     weights = self.create_tempfile(content='a')
     config = _config(f'--weights={weights.full_path}')
-    before = noise_secret.of_run(config, _federation())
+    before = noise_secret.of_run(config, *_held())
     weights.write_text('b')
-    self.assertNotEqual(noise_secret.of_run(config, _federation()), before)
-
-  def test_the_files_of_a_checkpoint_that_flags_name_by_its_prefix_give_other_noise(self):
-    folder = self.create_tempdir()
-    folder.create_file('weights.index', content='index')
-    values = folder.create_file('weights.data-00000-of-00001', content='a')
-    config = _config(f'--weights={os.path.join(folder.full_path, "weights")}')
-    before = noise_secret.of_run(config, _federation())
-    folder.create_file('weights.notes', content='of nobody')
-    self.assertEqual(noise_secret.of_run(config, _federation()), before)
-    values.write_text('b')
-    self.assertNotEqual(noise_secret.of_run(config, _federation()), before)
+    self.assertNotEqual(noise_secret.of_run(config, *_held()), before)
 
   def test_a_run_that_drew_other_noise_is_not_continued(self):
     run = self._run()
@@ -68,40 +61,40 @@ class NoiseSecretTest(absltest.TestCase):
     run_directory.write_json(run.file('config.json'), {'noise': '01'})
     noise_secret.check(run, '01')
     for other in ('02', ''):
-      with self.assertRaisesRegex(types.UsageError, 'was begun with other noise: its data, a file'):
+      with self.assertRaisesRegex(types.UsageError, 'was begun with other noise: its scene'):
         noise_secret.check(run, other)
 
   def test_the_same_run_draws_the_same_again_however_it_is_executed(self):
-    first = noise_secret.of_run(_config(), _federation())
+    first = noise_secret.of_run(_config(), *_held())
     self.assertLen(first, 32)
     for given in ((), ('--runtime=accelerator',), ('--checkpoint_every=2',)):
-      self.assertEqual(noise_secret.of_run(_config(*given), _federation()), first)
+      self.assertEqual(noise_secret.of_run(_config(*given), *_held()), first)
 
   def test_of_the_system_it_is_another_for_each_run(self):
     config = _config('--noise_source=system')
-    keys = [noise_secret.of_run(config, _federation()) for _ in range(2)]
+    keys = [noise_secret.of_run(config, *_held()) for _ in range(2)]
     self.assertNotEqual(*keys)
     given = noise_secret.system_key(config, self._run())
-    keys = [noise_secret.of_run(config, _federation(), given) for _ in range(2)]
+    keys = [noise_secret.of_run(config, *_held(), given) for _ in range(2)]
     self.assertEqual(*keys)
-    self.assertNotEqual(noise_secret.of_run(_config(), _federation()), keys[0])
+    self.assertNotEqual(noise_secret.of_run(_config(), *_held()), keys[0])
 
   def test_the_name_is_the_same_where_all_but_the_code_is(self):
-    first = noise_secret.name(_config(), _federation())
+    first = noise_secret.name(_config(), *_held())
     self.assertLen(first, 64)
     with mock.patch.object(code_version, 'digest', return_value='0123456789ab'):
-      self.assertEqual(noise_secret.name(_config(), _federation()), first)
+      self.assertEqual(noise_secret.name(_config(), *_held()), first)
     weights = self.create_tempfile(content='a')
     config = _config(f'--weights={weights.full_path}')
-    names = [first, noise_secret.name(config, _federation())]
+    names = [first, noise_secret.name(config, *_held())]
     weights.write_text('b')
-    names.append(noise_secret.name(config, _federation()))
-    names.append(noise_secret.name(_config('--seed=1'), _federation()))
-    names.append(noise_secret.name(_config(), _federation(label=1)))
-    names.append(noise_secret.name(_config('--noise_source=system'), _federation(), bytes(32)))
-    names.append(noise_secret.name(_config('--noise_source=system'), _federation(), b'1' * 32))
+    names.append(noise_secret.name(config, *_held()))
+    names.append(noise_secret.name(_config('--seed=1'), *_held()))
+    names.append(noise_secret.name(_config(), *_held(label=1)))
+    names.append(noise_secret.name(_config('--noise_source=system'), *_held(), bytes(32)))
+    names.append(noise_secret.name(_config('--noise_source=system'), *_held(), b'1' * 32))
     self.assertLen(set(names), 7)
-    self.assertEqual(noise_secret.name(_config('--client_dp_noise=0'), _federation()), '')
+    self.assertEqual(noise_secret.name(_config('--client_dp_noise=0'), *_held()), '')
 
   def _run(self):
     return run_directory.locate(self.create_tempdir().full_path, 'run')

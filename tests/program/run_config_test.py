@@ -81,6 +81,7 @@ _VALID = {
     'root_dir': 'runs',
     'resume': True,
     'resume_other_code': False,
+    'overwrite': False,
     'eval_every': 1,
     'checkpoint_every': 5,
 }
@@ -161,7 +162,7 @@ _INVALID = {
 # the method (param, base, stages), or a plain switch.
 _WITHOUT_RANGE = {
     'param', 'stages', 'allow_per_client_disclosure', 'arrivals', 'scene', 'root_dir', 'resume',
-    'resume_other_code', 'debug_client_errors',
+    'resume_other_code', 'overwrite', 'debug_client_errors',
     'base_param', 'workers', 'mixed_precision', 'centralised',
     'label_epsilon', 'human_labels', 'data_dir', 'validation_dir', 'noise_matrix', 'weights',
     'public_dir',
@@ -200,7 +201,7 @@ _OTHER_STAGES = {
     'method': 'fedcorr', 'allow_per_client_disclosure': True, 'stages': 'finetune:0',
 }
 _EXECUTION = {
-    'root_dir': 'elsewhere', 'resume': False, 'resume_other_code': True,
+    'root_dir': 'elsewhere', 'resume': False, 'resume_other_code': True, 'overwrite': True,
     'max_concurrent_clients': 1, 'checkpoint_every': 6,
     'runtime': 'accelerator',
 }

@@ -162,6 +162,24 @@ class CreateTest(RunDirectoryTestCase):
     self.make()
     self.assertEqual(os.listdir(self.root), ['run'])
 
+  def test_one_that_is_there_is_replaced_where_that_is_asked_for(self):
+    self.make(a=1)
+    run_directory.create(
+        self.run_, lambda folder: os.mkdir(os.path.join(folder, 'b')), replaces=True
+    )
+    self.assertEqual(os.listdir(self.root), ['run'])
+    self.assertEqual(os.listdir(self.run_.path), ['b'])
+
+  def test_one_that_is_there_stays_where_its_replacement_fails_or_it_is_being_written(self):
+    self.make(a=1)
+    with self.assertRaises(ZeroDivisionError):
+      run_directory.create(self.run_, lambda folder: 1 / 0, replaces=True)
+    with run_directory.locked(self.run_):
+      with self.assertRaisesRegex(types.UsageError, 'being written by another process'):
+        run_directory.create(self.run_, lambda folder: None, replaces=True)
+    self.assertEqual(os.listdir(self.root), ['run'])
+    self.assertEqual(os.listdir(self.run_.path), ['a.json'])
+
   def test_other_runs_are_left_alone(self):
     others = ('run2', '.run2.partial-abc', 'run.partial-1', '.arun.partial-abc')
     for name in others:
@@ -230,7 +248,7 @@ class CheckSameRunTest(RunDirectoryTestCase):
     self.assert_one_line(
         caught.exception,
         '^run run was started with other flags: --rate was 0.1, now 0.2; --seed was 0, now 1. '
-        '.*--run_name$',
+        '.*--run_name, or --overwrite to begin it anew$',
     )
     self.assertNotIn('--rounds', str(caught.exception))
 

@@ -111,6 +111,7 @@ def config(**flags):
       'method_parameters': {'weight': 0.5},
       'versions': {'python': '3.11.7', 'numpy': '1.25.2'},
       'code': 'abc123',
+      'inputs': {'training images': '01'},
       'noise': '01',
   }
 

@@ -82,15 +82,15 @@ def findings(
       *replay.findings(run, seal, lines, replayed, code_version.digest(), states),
       *reports.findings(prepared, scene, config.seed, states),
       *noisy_sum.findings(prepared),
-      *_named_noise(run, config, federation),
+      *_named_noise(run, config, dataset, federation),
       first_round.check(run, config, prepared, dataset, scene),
   ]
 
 
-def _named_noise(run, config, federation):
+def _named_noise(run, config, dataset, federation):
   """Whether its name tells what noise the run draws, or `--runs` is misled."""
   key = noise_secret.system_key(config, run_directory.RunDirectory(run.path))
-  name = noise_secret.name(config, federation, key)
+  name = noise_secret.name(config, dataset, federation, key)
   if run.noise == name:
     return [finding.passed(_NOISE, 'the same')] if name else []
   return [finding.failed(_NOISE, 'other flags, data, files or secrets than the run was begun with')]

@@ -167,7 +167,7 @@ def check_ledger(run: runs.Run, seal: ledger.Seal) -> Checked:
   findings = (
       finding.passed(_CHAIN, f'{len(entries)} entries, the last with hash {head[:16]}...'),
       _rounds(run, entries),
-      _alone(entries, run.uplink),
+      _alone(run, entries),
       _totals(run, entries, run.uplink, units),
       *_budget(run, entries, run.uplink),
   )
@@ -197,14 +197,25 @@ def _rounds(run, entries):
   return finding.passed(_ROUNDS, f'{len(run.rounds)} rounds')
 
 
-def _alone(entries, declared):
+def _alone(run, entries):
+  left = _left(run)
   for entry in entries:
-    shown = [declared[i]['name'] for i in entry.fields if not _hides_one(declared[i])]
-    if entry.clients == 1 and shown:
-      return finding.failed(
-          _ALONE, f'in round {entry.round_num} one client sent: {", ".join(shown)}'
-      )
+    shown = [run.uplink[i]['name'] for i in entry.fields if not _hides_one(run.uplink[i])]
+    if not shown:
+      continue
+    where = f'in round {entry.round_num}'
+    if entry.clients == 1:
+      return finding.failed(_ALONE, f'{where} one client sent: {", ".join(shown)}')
+    if left.get(entry.round_num) == 1:
+      return finding.failed(_ALONE, f'{where} the updates of all clients but one were rejected')
   return finding.passed(_ALONE, f'{len(entries)} exchanges')
+
+
+def _left(run):
+  """How many clients' updates are in the sum of a round, where that is known."""
+  if not {'clients', 'rejected'} <= run.metrics.keys():
+    return {}
+  return dict(zip(run.rounds, run.metrics['clients'] - run.metrics['rejected'], strict=True))
 
 
 def _hides_one(field):

@@ -73,6 +73,8 @@ def read(path: str) -> Member:
   run = report_runs.read_run(path)
   if run.uplink is None:
     raise types.UsageError(f'{run.path} has no uplink.json: what may leave clients is not declared')
+  if type(run.flags.get('seed')) is not int:
+    raise types.UsageError(f'{run.path} has a config.json without a seed: it is damaged')
   seal = ledger_seal.of_run(run_directory.RunDirectory(run.path))
   return Member(run, seal, report_runs.read_scene(run))
 
@@ -132,14 +134,10 @@ def audit(members: Sequence[Member], delta: float) -> finding.Audit:
 
 
 def _require_same_data(first, other):
-  """By the true labels, by position: where nobody knows any, by what the data were read from."""
+  """Of which the same images are in the same places."""
   ours, theirs = first.scene.clean_label, other.scene.clean_label
-  same = np.array_equal(ours, theirs)
-  if same and (ours == types.UNKNOWN).all():
-    same = all(
-        first.run.flags.get(name) == other.run.flags.get(name) for name in ('dataset', 'data_dir')
-    )
-  if not same:
+  images = [m.run.inputs.get('training images') for m in (first, other)]
+  if not np.array_equal(ours, theirs) or images[0] != images[1]:
     raise types.UsageError(
         f'--runs: {other.run.path} is on other data ({other.run.flags.get("dataset")}, '
         f'{len(theirs)} examples) than {first.run.path} ({first.run.flags.get("dataset")}, '
@@ -171,7 +169,14 @@ def _known(member, checked):
 
 
 def _noise(member, checked):
-  """What the noise was keyed by, see `noise_secret.name`; all runs without a name share one."""
+  """What the noise was keyed by, see `noise_secret.name`; all runs without a name share one.
+
+  By what was declared: what is claimed of noise may be less than that there is some.
+  """
+  declared = [protection.from_json(field['protection']) for field in member.run.uplink]
+  released = {declared[i] for entry in checked.entries for i in entry.fields}
+  if not any(isinstance(p, protection.NoisySum) for p in released):
+    return frozenset()
   changes = [line.content for line in checked.lines]
   codes = [member.seal.code, *(c.code for c in changes if isinstance(c, ledger.CodeChange))]
   return frozenset((member.run.noise, code) for code in codes)

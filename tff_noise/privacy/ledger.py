@@ -202,14 +202,27 @@ def _parse(text, path, number):
   try:
     content = json.loads(text)
     if 'code' in content:
-      return CodeChange(content['code']), content['previous'], content['hash']
+      return CodeChange(str(content['code'])), content['previous'], content['hash']
     entry = Entry(
         content['round_num'], content['stage'], tuple(content['fields']), content['clients'],
         content['cohort'],
     )
-    return entry, content['previous'], content['hash']
+    if _is_entry(entry):
+      return entry, content['previous'], content['hash']
   except (ValueError, KeyError, TypeError) as error:
     raise LedgerError(f'{path} line {number} is not an entry of a ledger') from error
+  raise LedgerError(f'{path} line {number} is not an entry of a ledger')
+
+
+def _is_entry(entry):
+  """Of the right types: whoever has the keys can write whatever he likes."""
+  counts = (entry.round_num, entry.clients, *entry.fields)
+  texts = (entry.stage, entry.cohort)
+  return (
+      all(type(n) is int and n >= 0 for n in counts)
+      and all(isinstance(text, str) for text in texts)
+      and len(entry.fields) > 0 and len(set(entry.fields)) == len(entry.fields)
+  )
 
 
 def last_code(lines: Sequence[Line], seal: Seal) -> str:

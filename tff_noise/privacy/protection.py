@@ -12,9 +12,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tff_noise import types
 from tff_noise.privacy import accountant
 from tff_noise.privacy import cyclic
 from tff_noise.privacy import mechanism as mechanism_lib
+from tff_noise.privacy import noise_key
 from tff_noise.privacy import tree
 
 
@@ -379,6 +381,36 @@ def from_json(content: Mapping[str, Any] | None) -> Protection:
     values = dict(content)
     if 'reports' in values:
       values['reports'] = from_json(values['reports'])
-    return _KINDS[values.pop('kind')](**values)
+    found = _KINDS[values.pop('kind')](**values)
   except (KeyError, TypeError, ValueError) as error:
     raise ValueError(f'not a protection: {content!r}') from error
+  if not _IS_SOUND[type(found)](found):
+    raise ValueError(f'not a protection: {content!r}')
+  return found
+
+
+def _are_sound_reports(reports):
+  try:
+    return _is_count(reports.num_labels) and reports.mechanism is not None
+  except types.UsageError:
+    return False
+
+
+def _is_sound_sum(shield):
+  numbers = (shield.noise_multiplier, shield.clip)
+  sizes = (shield.cohort, shield.population)
+  return (
+      all(type(n) in (int, float) and 0 < n < math.inf for n in numbers)
+      and all(map(_is_count, sizes)) and 0 < shield.cohort <= shield.population
+      and (shield.reports is None or isinstance(shield.reports, LabelReports))
+      and shield.mechanism in _EPSILON
+      and shield.noise_source in noise_key.SOURCES
+      and shield.sampling in (FIXED, POISSON, CYCLIC)
+  )
+
+
+def _is_count(value):
+  return type(value) is int and value >= 0
+
+
+_IS_SOUND = {Counts: lambda _: True, LabelReports: _are_sound_reports, NoisySum: _is_sound_sum}

@@ -40,7 +40,8 @@ class Run(NamedTuple):
     seed: What cohorts and reports are drawn from.
     client_of: int `[n]`, the owner of each example; `scene.SERVER` for what the server holds.
     noisy_label: int `[n]`, what the owner believes.
-    noise: What its noise may be keyed by; two runs that share one may have drawn the same noise.
+    noise: What its noise may be keyed by, nothing of a run without noise; two runs that share one
+      may have drawn the same noise.
   """
 
   times: Mapping[protection_lib.Protection, int]
@@ -103,11 +104,8 @@ def same_seed(runs: Sequence[Run]) -> list[tuple[int, ...]]:
 
 def same_noise(runs: Sequence[Run]) -> list[_Pair]:
   """Returns the positions of runs which may have drawn the same noise."""
-  noisy = [
-      i for i, run in enumerate(runs)
-      if any(isinstance(p, protection_lib.NoisySum) for p in run.times)
-  ]
-  return [(i, k) for i, k in itertools.combinations(noisy, 2) if runs[i].noise & runs[k].noise]
+  pairs = itertools.combinations(range(len(runs)), 2)
+  return [(i, k) for i, k in pairs if runs[i].noise & runs[k].noise]
 
 
 def two_labels(runs: Sequence[Run]) -> list[_Pair]:
@@ -129,6 +127,12 @@ def _sources(runs):
     for table in _mechanisms(run):
       sources[run.seed, table.num_classes, table.other].append(i)
   return sources
+
+
+def _is_summed(run, unit):
+  """Whether noise on a sum is what protects the unit."""
+  shields = [protection_lib.for_unit(p, unit) for p in run.times]
+  return any(isinstance(p, protection_lib.NoisySum) for p in shields)
 
 
 def _mechanisms(run):
@@ -181,10 +185,7 @@ def _flaws(unit, runs, members):
         f'runs {members[i] + 1} and {members[k] + 1} report different labels of one example by the '
         'same random number'
     )
-  summed = [
-      run._replace(times={protection_lib.for_unit(p, unit): n for p, n in run.times.items()})
-      for run in runs
-  ]
+  summed = [run if _is_summed(run, unit) else run._replace(noise=frozenset()) for run in runs]
   for i, k in same_noise(summed):
     yield f'runs {members[i] + 1} and {members[k] + 1} drew the same noise'
   at_server = np.stack([run.client_of for run in runs]) == scene_lib.SERVER

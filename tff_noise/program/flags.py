@@ -177,6 +177,9 @@ def _define_all():
       ('Run', boolean, 'resume_other_code', False,
        'Continue it though its code has changed: what it released since the last checkpoint counts '
        'again, and its ledger and audits tell.'),
+      ('Run', boolean, 'overwrite', False,
+       'Begin it anew, and remove what is there, its ledger too, once the new one is known to '
+       'begin.'),
       ('Run', integer, 'eval_every', 1, 'Rounds between evaluations on the test set.'),
       ('Run', integer, 'checkpoint_every', 5, 'Rounds between checkpoints.'),
   ):

@@ -58,6 +58,6 @@ def check_code(run: run_directory.RunDirectory, other_code: bool) -> None:
   if then != now and not other_code:
     raise types.UsageError(
         f'run {run.name} was made by code {then or "unknown"}, this is {now}: use the same code, '
-        'begin another run (--run_name), or give --resume_other_code, by which a finished run is '
-        'shown as it is, and the ledger and every audit tell of one that is continued'
+        'begin another run (--run_name), this one anew (--overwrite), or give --resume_other_code, '
+        'by which a finished run is shown, and the ledger and every audit tell of one that goes on'
     )

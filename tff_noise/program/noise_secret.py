@@ -1,6 +1,5 @@
 """The secret that a run's noise on updates is drawn from."""
 
-import glob
 import hashlib
 import os
 
@@ -10,6 +9,7 @@ from tff_noise import rng
 from tff_noise import types
 from tff_noise.privacy import noise_key
 from tff_noise.program import code_version
+from tff_noise.program import inputs
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
 
@@ -17,18 +17,20 @@ from tff_noise.program import run_directory
 _KEY = 'noise.key'
 
 
-def system_key(config: run_config.RunConfig, run: run_directory.RunDirectory) -> bytes | None:
+def system_key(
+    config: run_config.RunConfig, run: run_directory.RunDirectory | None
+) -> bytes | None:
   """Returns the key of a run that draws its noise from the system's, and None of one that does not.
 
-  A new run gets a new one; one that is there has its own, so that a round that is repeated releases
-  the same.
+  A new run, as None stands for, gets a new one; one that is there has its own, so that a round that
+  is repeated releases the same.
 
   Raises:
     types.UsageError: If the key of a run is missing or damaged.
   """
   if config.noise_source != 'system' or not config.client_dp_noise:
     return None
-  return run_directory.read_secret(run.file(_KEY)) if run.exists else os.urandom(32)
+  return run_directory.read_secret(run.file(_KEY)) if run and run.exists else os.urandom(32)
 
 
 def write(folder: str, key: bytes | None) -> None:
@@ -38,25 +40,33 @@ def write(folder: str, key: bytes | None) -> None:
 
 
 def of_run(
-    config: run_config.RunConfig, federation: types.Federation, system: bytes | None = None
+    config: run_config.RunConfig,
+    dataset: types.Dataset,
+    federation: types.Federation,
+    system: bytes | None = None,
 ) -> bytes:
   """Returns 32 bytes that no run has whose releases may differ from this one's.
 
   They are a function of every flag that determines the result, of the code, of what the clients
-  hold and of the files that flags name. Two runs that differ in any of these draw unrelated noise,
-  so that what they release cannot be subtracted; a run that is continued draws the same again.
+  hold, of what the server has and of the files that flags name. Two runs that differ in any of
+  these draw unrelated noise, so that what they release cannot be subtracted; a run that is
+  continued draws the same again.
 
   Args:
     config: The flags.
+    dataset: What they are drawn from, with what the server has.
     federation: What the clients hold.
     system: Of `system_key`, with `--noise_source=system`; drawn here if not given. Unused with
       `--noise_source=seed`.
   """
-  return noise_key.derive(_source(config, federation, system), code_version.digest())
+  return noise_key.derive(_source(config, dataset, federation, system), code_version.digest())
 
 
 def name(
-    config: run_config.RunConfig, federation: types.Federation, system: bytes | None = None
+    config: run_config.RunConfig,
+    dataset: types.Dataset,
+    federation: types.Federation,
+    system: bytes | None = None,
 ) -> str:
   """Returns what tells the noise of a run from that of others, but nothing of what it is.
 
@@ -68,7 +78,7 @@ def name(
   """
   if not config.client_dp_noise:
     return ''
-  return noise_key.derive(_source(config, federation, system), 'name').hex()
+  return noise_key.derive(_source(config, dataset, federation, system), 'name').hex()
 
 
 def check(run: run_directory.RunDirectory, noise: str) -> None:
@@ -79,19 +89,19 @@ def check(run: run_directory.RunDirectory, noise: str) -> None:
   """
   if run_directory.read_json(run.file('config.json')).get('noise', '') != noise:
     raise types.UsageError(
-        f'run {run.name} was begun with other noise: its data, a file of --weights or --arrivals, '
-        f'or its {_KEY} is not what it was; bring it back, or begin another run (--run_name)'
+        f'run {run.name} was begun with other noise: its scene or its {_KEY} is not what it was; '
+        'bring it back, or begin another run (--run_name)'
     )
 
 
-def _source(config, federation, system):
+def _source(config, dataset, federation, system):
   """Of all but the code."""
   if config.noise_source == 'system':
     secret = system or os.urandom(32)
   else:
     secret = rng.key(config.seed, 'client-level noise')
-  files = {flag: _file_digest(getattr(config, flag)) for flag in ('weights', 'arrivals')}
-  return noise_key.derive(secret, config.identity(), _data_digest(federation), files)
+  made_from = inputs.digests(config, dataset)
+  return noise_key.derive(secret, config.identity(), _data_digest(federation), made_from)
 
 
 def _data_digest(federation):
@@ -103,18 +113,3 @@ def _data_digest(federation):
       content = repr(values.tolist()).encode() if values.dtype.hasobject else values.tobytes()
       digest.update(content)
   return digest.hexdigest()
-
-
-def _file_digest(path):
-  """Of the file, or of those of the checkpoint whose prefix it is; '' where a flag names none."""
-  if path is None:
-    return ''
-  # Of a checkpoint a flag names the prefix, of which there is no file.
-  checkpoint = os.path.isfile(path + '.index')
-  data = sorted(glob.glob(glob.escape(path) + '.data-*'))
-  paths = [path + '.index', *data] if checkpoint else [path]
-  digests = []
-  for name in filter(os.path.isfile, paths):
-    with open(name, 'rb') as file:
-      digests.append(hashlib.file_digest(file, 'sha256').hexdigest())
-  return ' '.join(digests)

@@ -7,6 +7,7 @@ from tff_noise import heaps
 from tff_noise import loading
 from tff_noise import types
 from tff_noise.program import data as data_lib
+from tff_noise.program import inputs
 from tff_noise.program import ledger_seal
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
@@ -21,18 +22,21 @@ def run(config: run_config.RunConfig) -> None:
       together. Until all of it is checked, nothing is written.
   """
   directory = run_directory.locate(config.root_dir, config.name())
-  if directory.exists:
+  continued = directory.exists and not config.overwrite
+  if continued:
     if not config.resume:
       raise types.UsageError(f'run {directory.name} exists and --noresume was given')
     run_directory.check_same_run(directory, config.identity())
   dataset = data_lib.load_dataset(config)
-  saved = directory.file('scene.npz') if directory.exists else None
+  if continued:
+    inputs.check(directory, inputs.digests(config, dataset))
+  saved = directory.file('scene.npz') if continued else None
   scene = data_lib.load_scene(config, dataset, saved)
-  if directory.exists:
+  if continued:
     # After its files were read, which says best what is wrong with them; and of a finished run too,
     # whose numbers are not those of this code.
     ledger_seal.check_code(directory, config.resume_other_code)
-  if run_directory.is_complete(directory):
+  if continued and run_directory.is_complete(directory):
     print(f'Run {directory.name} is complete; nothing is left to do.')
   else:
     for note in scene.notes:

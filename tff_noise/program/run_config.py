@@ -36,7 +36,7 @@ CLIENT_DP_MECHANISMS = ('gaussian', 'discrete_gaussian', 'tree')
 # Where a run lies and how it is executed never change its result, but for the last bits of numbers
 # that another runtime sums in another order; so a run may be continued with other values of these.
 EXECUTION_ONLY = frozenset({
-    'root_dir', 'run_name', 'resume', 'resume_other_code', 'runtime', 'workers',
+    'root_dir', 'run_name', 'resume', 'resume_other_code', 'overwrite', 'runtime', 'workers',
     'max_concurrent_clients', 'checkpoint_every',
 })
 
@@ -115,6 +115,7 @@ class RunConfig:
   root_dir: str
   resume: bool
   resume_other_code: bool
+  overwrite: bool
   eval_every: int
   checkpoint_every: int
 

@@ -119,28 +119,42 @@ def locate(root_dir: str, name: str) -> RunDirectory:
   return run
 
 
-def create(run: RunDirectory, write: Callable[[str], None]) -> None:
+def create(run: RunDirectory, write: Callable[[str], None], *, replaces: bool = False) -> None:
   """Makes the run directory with what `write(folder)` puts into it, in one step.
 
-  Does nothing if another process has made it meanwhile.
+  Args:
+    run: The run.
+    write: Called with the path of a new folder.
+    replaces: Whether a run that is there is removed; if not, it stays, as one that another process
+      has made meanwhile.
+
+  Raises:
+    types.UsageError: If another process is writing what would be removed.
   """
   root = os.path.dirname(run.path)
   # The dot keeps it apart from every run: their names cannot start with one.
   prefix = f'.{run.name}.partial-'
   with _flock(os.open(root, os.O_RDONLY), fcntl.LOCK_EX):
-    if run.exists:
+    if run.exists and not replaces:
       return
-    # Whoever left these is dead: it would hold the lock.
-    for leftover in glob.glob(os.path.join(glob.escape(root), glob.escape(prefix) + '*')):
-      shutil.rmtree(leftover)
+    _remove(root, prefix)  # Whoever left these is dead: it would hold the lock.
     folder = tempfile.mkdtemp(prefix=prefix, dir=root)
     try:
       os.chmod(folder, 0o755)
       write(folder)
+      if run.exists:
+        with locked(run):
+          os.rename(run.path, tempfile.mkdtemp(prefix=prefix, dir=root))
       os.rename(folder, run.path)
+      _remove(root, prefix)
     except BaseException:
       shutil.rmtree(folder, ignore_errors=True)
       raise
+
+
+def _remove(root, prefix):
+  for folder in glob.glob(os.path.join(glob.escape(root), glob.escape(prefix) + '*')):
+    shutil.rmtree(folder)
 
 
 @contextlib.contextmanager
@@ -172,7 +186,7 @@ def check_same_run(run: RunDirectory, identity: dict[str, Any]) -> None:
   if changed:
     raise types.UsageError(
         f'run {run.name} was started with other flags: {"; ".join(changed)}. '
-        'Give the same flags to continue it, or another --run_name'
+        'Give the same flags to continue it, another --run_name, or --overwrite to begin it anew'
     )
 
 

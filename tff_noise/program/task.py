@@ -97,7 +97,7 @@ def build(
   if config.client_dp_noise:
     aggregate = aggregation.dp_mean(
         client_noise.of_config(config, len(federation.clients)),
-        noise_key=noise_secret.of_run(config, federation, system_key),
+        noise_key=noise_secret.of_run(config, dataset, federation, system_key),
         secure=secure,
     )
   elif secure:

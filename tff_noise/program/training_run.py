@@ -20,6 +20,7 @@ from tff_noise.privacy import protection
 from tff_noise.program import clients
 from tff_noise.program import code_version
 from tff_noise.program import ground_truth
+from tff_noise.program import inputs
 from tff_noise.program import ledger_seal
 from tff_noise.program import managers
 from tff_noise.program import noise_secret
@@ -53,15 +54,19 @@ def run(
       shows_client_errors=config.debug_client_errors,
   )
   with child.terminable(), opened:
-    system_key = noise_secret.system_key(config, directory)
+    system_key = noise_secret.system_key(config, None if config.overwrite else directory)
     prepared = task_lib.prepare(config, dataset, scene, system_key)
     weights = initial_weights(config, prepared)
-    noise = noise_secret.name(config, prepared.federation, system_key)
-    run_directory.create(directory, functools.partial(
-        _write_start, config=config, scene=scene, system_key=system_key, noise=noise
-    ))
+    noise = noise_secret.name(config, dataset, prepared.federation, system_key)
+    made_from = inputs.digests(config, dataset)
+    write = functools.partial(
+        _write_start, config=config, scene=scene, system_key=system_key, noise=noise,
+        made_from=made_from,
+    )
+    run_directory.create(directory, write, replaces=config.overwrite)
     # Another process may have made it meanwhile, or even finished.
     run_directory.check_same_run(directory, config.identity())
+    inputs.check(directory, made_from)
     if noise_secret.system_key(config, directory) != system_key:
       raise types.UsageError(f'run {directory.name} was begun by another process: start again')
     with run_directory.locked(directory):
@@ -92,7 +97,7 @@ def _say_budget(config, prepared, scene):
     print(f'privacy: {warning}', file=sys.stderr)
 
 
-def _write_start(folder, *, config, scene, system_key, noise):
+def _write_start(folder, *, config, scene, system_key, noise, made_from):
   noise_secret.write(folder, system_key)
   packages = ('tensorflow', 'tensorflow-federated', 'numpy', 'scikit-learn', 'dp-accounting')
   run_directory.write_json(
@@ -101,6 +106,7 @@ def _write_start(folder, *, config, scene, system_key, noise):
           'flags': config.identity(),
           'execution': config.execution(),
           'code': code_version.digest(),
+          'inputs': made_from,
           'noise': noise,
           'method_parameters': dataclasses.asdict(config.method_params()),
           'versions': {

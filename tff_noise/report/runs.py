@@ -12,6 +12,7 @@ import numpy as np
 
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
+from tff_noise.privacy import protection
 from tff_noise.program import run_directory
 from tff_noise.program import summary as summary_lib
 
@@ -34,6 +35,7 @@ class Run(NamedTuple):
     method_parameters: The method's own parameters, by name.
     versions: Version of Python and of each recorded package.
     code: Digest of the code that made the run, '' where it was not recorded.
+    inputs: Digests of what it was made from, see `program.inputs`; {} where they were not recorded.
     noise: What tells its noise from that of other runs, see `program.noise_secret.name`; '' where
       there is none, or it was not recorded.
     summary: `summary.json`, or None while the run is not finished.
@@ -50,6 +52,7 @@ class Run(NamedTuple):
   method_parameters: Mapping[str, Any]
   versions: Mapping[str, str]
   code: str
+  inputs: Mapping[str, str]
   noise: str
   summary: Mapping[str, Any] | None
   privacy: Mapping[str, Any] | None
@@ -97,6 +100,7 @@ def read_run(path: str) -> Run:
       method_parameters=config.get('method_parameters', {}),
       versions=config.get('versions', {}),
       code=str(config.get('code', '')),
+      inputs=config.get('inputs', {}),
       noise=str(config.get('noise', '')),
       summary=summary,
       privacy=privacy,
@@ -186,7 +190,7 @@ def _read_config(directory):
   config = run_directory.read_json(path)
   if not isinstance(config, dict) or not isinstance(config.get('flags'), dict):
     raise types.UsageError(f'{path} has no flags; is {directory.path} a run?')
-  for name in ('method_parameters', 'versions'):
+  for name in ('method_parameters', 'versions', 'inputs'):
     if not isinstance(config.get(name, {}), dict):
       raise types.UsageError(f'{path} is damaged: {name} is not a mapping')
   return config
@@ -232,7 +236,17 @@ def _check_privacy(content):
 
 def _check_uplink(content):
   """Returns what is wrong with `uplink.json`, '' if nothing is."""
-  return '' if _is_rows(content) else 'it is not a list of mappings'
+  if not _is_rows(content):
+    return 'it is not a list of mappings'
+  for row in content:
+    for name in ('name', 'disclosure'):
+      if not isinstance(row.get(name), str):
+        return f'a value of it has no {name}'
+    try:
+      protection.from_json(row.get('protection'))
+    except ValueError as error:
+      return str(error)
+  return ''
 
 
 def _is_rows(value):

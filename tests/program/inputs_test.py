@@ -1,0 +1,87 @@
+"""Tests of what a run is made from."""
+
+import os
+
+import numpy as np
+from absl.testing import absltest
+
+from tff_noise import types
+from tff_noise.program import flags
+from tff_noise.program import inputs
+from tff_noise.program import run_directory
+
+
+def _config(*arguments):
+  return flags.config_from(flags.parse(['train', *arguments]))
+
+
+def _dataset(**changes):
+  values = {
+      'name': 'npz', 'train_x': np.arange(8, dtype=np.uint8).reshape(2, 2, 2, 1),
+      'train_y': np.array([0, 1], np.int32), 'test_x': np.zeros((1, 2, 2, 1), np.uint8),
+      'test_y': np.array([1], np.int32), 'num_classes': 2, 'image_shape': (2, 2, 1),
+      'pixel_scale': 1.0, 'pixel_offset': 0.0, 'class_names': ('a', 'b'), **changes,
+  }
+  return types.Dataset(**values)
+
+
+class InputsTest(absltest.TestCase):
+
+  def test_each_part_has_a_digest_of_its_own(self):
+    first = inputs.digests(_config(), _dataset())
+    self.assertEqual(
+        list(first), ['training images', 'training labels', 'test images', 'test labels']
+    )
+    changed = inputs.digests(_config(), _dataset(train_x=_dataset().train_x[::-1]))
+    self.assertEqual([name for name in first if first[name] != changed[name]], ['training images'])
+
+  def test_numbers_of_another_type_or_shape_are_other_numbers(self):
+    x = _dataset().train_x
+    digests = {
+        inputs.digests(_config(), _dataset(train_x=values))['training images']
+        for values in (x, x.astype(np.int8), x.reshape(2, 4, 1, 1))
+    }
+    self.assertLen(digests, 3)
+
+  def test_what_the_server_has_is_in_them(self):
+    examples = types.Examples(_dataset().test_x, _dataset().test_y)
+    found = inputs.digests(_config(), _dataset(validation=examples, public=_dataset().test_x))
+    self.assertEqual(found['validation images'], found['public images'])
+    other = inputs.digests(_config(), _dataset(validation=examples._replace(x=examples.x + 1)))
+    self.assertNotEqual(found['validation images'], other['validation images'])
+
+  def test_image_files_are_told_by_name_and_size_wherever_they_lie(self):
+    def digest(sizes):
+      folder = self.create_tempdir()
+      paths = [folder.create_file(f'cat/{i}.jpg', content='x' * n) for i, n in enumerate(sizes)]
+      names = np.array([path.full_path for path in paths], np.bytes_)
+      return inputs.digests(_config(), _dataset(train_x=names))['training images']
+
+    self.assertEqual(digest((3, 4)), digest((3, 4)))
+    self.assertNotEqual(digest((3, 4)), digest((3, 5)))
+
+  def test_files_that_flags_name_are_in_them_and_those_of_a_checkpoint(self):
+    folder = self.create_tempdir()
+    folder.create_file('weights.index', content='index')
+    values = folder.create_file('weights.data-00000-of-00001', content='a')
+    config = _config(f'--weights={os.path.join(folder.full_path, "weights")}')
+    before = inputs.digests(config, _dataset())
+    folder.create_file('weights.notes', content='of nobody')
+    self.assertEqual(inputs.digests(config, _dataset()), before)
+    values.write_text('b')
+    after = inputs.digests(config, _dataset())
+    self.assertEqual([name for name in before if before[name] != after[name]], ['--weights'])
+
+  def test_a_run_that_was_made_from_others_is_refused_with_what_differs(self):
+    run = run_directory.locate(self.create_tempdir().full_path, 'run')
+    os.mkdir(run.path)
+    then = inputs.digests(_config(), _dataset())
+    run_directory.write_json(run.file('config.json'), {'inputs': then})
+    inputs.check(run, then)
+    now = {**then, 'test labels': '0' * 16, 'owners': '1' * 16}
+    with self.assertRaisesRegex(types.UsageError, 'other test labels, owners: bring back'):
+      inputs.check(run, now)
+
+
+if __name__ == '__main__':
+  absltest.main()

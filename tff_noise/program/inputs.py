@@ -1,0 +1,92 @@
+"""What a run is made from beside flags and code: its data, and the files that flags name.
+
+A run keeps digests of them, so that neither a finished run's numbers are shown for other data, nor
+a run goes on with them.
+"""
+
+import glob
+import hashlib
+import os
+from collections.abc import Mapping
+
+import numpy as np
+
+from tff_noise import types
+from tff_noise.program import run_config
+from tff_noise.program import run_directory
+
+# Flags that name files, but for those that the scene is drawn from, which is kept itself.
+_FILES = ('weights', 'arrivals')
+
+
+def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, str]:
+  """Returns a digest of each part of what a run is made from, by what it is called.
+
+  Of images that are read where a client computes, it is about names and sizes of their files.
+
+  Args:
+    config: The flags.
+    dataset: From `data.load_dataset`.
+
+  Returns:
+    16 hexadecimal digits each; '' where a flag names what is no file. What there is not has none.
+  """
+  validation = dataset.validation or types.Examples(None, None)
+  parts = {
+      'training images': dataset.train_x,
+      'training labels': dataset.train_y,
+      'test images': dataset.test_x,
+      'test labels': dataset.test_y,
+      'human labels': dataset.human_y,
+      'owners': dataset.client,
+      'validation images': validation.x,
+      'validation labels': validation.y,
+      'public images': dataset.public,
+  }
+  found = {name: _of_array(values) for name, values in parts.items() if values is not None}
+  files = {name: getattr(config, name) for name in _FILES}
+  named = {f'--{name}': _of_files(path) for name, path in files.items() if path is not None}
+  return {**found, **named}
+
+
+def check(run: run_directory.RunDirectory, now: Mapping[str, str]) -> None:
+  """Raises `UsageError` if a run was made from other inputs than these, naming what differs."""
+  # Runs of earlier versions have none recorded.
+  then = run_directory.read_json(run.file('config.json')).get('inputs', now)
+  changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+  if changed:
+    raise types.UsageError(
+        f'run {run.name} was made from other {", ".join(changed)}: bring back what it was made '
+        'from, begin another run (--run_name), or give --overwrite, which begins this one anew'
+    )
+
+
+def _of_array(values):
+  if values.dtype.kind == 'S':
+    return _of_image_files(values)
+  values = np.ascontiguousarray(values)
+  digest = hashlib.sha256(f'{values.dtype.str}{values.shape}'.encode())
+  digest.update(values.data)
+  return digest.hexdigest()[:16]
+
+
+def _of_image_files(paths):
+  """By their names within the folder that all are in: it may lie elsewhere another time."""
+  paths = [os.fsdecode(path) for path in paths]
+  folder = os.path.commonpath([os.path.dirname(path) for path in paths])
+  digest = hashlib.sha256()
+  for path in paths:
+    digest.update(f'{path[len(folder):]}\0{os.path.getsize(path)}\0'.encode())
+  return digest.hexdigest()[:16]
+
+
+def _of_files(path):
+  """Of the file, or of those of the checkpoint whose prefix it is; '' where there is none."""
+  checkpoint = os.path.isfile(path + '.index')
+  data = sorted(glob.glob(glob.escape(path) + '.data-*'))
+  paths = [path + '.index', *data] if checkpoint else [path]
+  found = []
+  for name in filter(os.path.isfile, paths):
+    with open(name, 'rb') as file:
+      found.append(hashlib.file_digest(file, 'sha256').hexdigest())
+  return hashlib.sha256(' '.join(found).encode()).hexdigest()[:16] if found else ''
