@@ -130,7 +130,9 @@ def _run(cells):
     directory = run_directory.locate(cell.config.root_dir, cell.config.name())
     try:
       training_run.run(cell.config, dataset, scene, directory)
-    except types.RunError as error:
+    except (types.RunError, types.UsageError) as error:
+      if 'diverged' not in str(error):
+        raise
       run_directory.write_text(directory.file(_DIVERGED), f'{error}\n')
     print(
         f'[{i + 1}/{len(cells)}] {cell.method}, {cell.setting}, {cell.seed}: '

@@ -39,7 +39,12 @@ def _scene(argv):
   if values.help:
     print(_HELP)
     return 0
-  config = flags.config_from(flags.parse([argv[0], *_NEUTRAL, *rest]))
+  _, own = command_line.parse(_FLAGS, flags.without_files(argv), known_only=True)
+  own = [argv[0], *own]
+  useless = set(flags.given(own)).difference(flags.OF_A_SCENE)
+  if useless:
+    raise types.UsageError(f'--{min(useless)} has no effect on a scene: leave it out')
+  config = flags.config_of_command_line([argv[0], *_NEUTRAL, *rest], own)
   name = config.name().removeprefix(f'{config.method}_')
   _write(config, values.out_dir or os.path.join('scenes', name))
   return 0

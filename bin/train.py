@@ -25,7 +25,7 @@ def _train(argv):
   if values.list_methods:
     print(flags.methods_text())
     return 0
-  config = flags.config_from(values)
+  config = flags.config_of_command_line(argv)
   from tff_noise.program import run  # What it needs takes seconds to load.
 
   run.run(config)

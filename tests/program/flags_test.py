@@ -1,6 +1,8 @@
 """Tests of the command line."""
 
+import contextlib
 import dataclasses
+import io
 import itertools
 import os
 import re
@@ -34,9 +36,19 @@ class FlagsTestCase(parameterized.TestCase):
   def config(self, *arguments):
     return flags.config_from(flags.parse(['train', *arguments]))
 
+  def command_line(self, *arguments):
+    return flags.config_of_command_line(['train', *arguments])
+
   def assert_refused(self, message, *arguments):
+    self._assert_refused(message, self.config, arguments)
+
+  def assert_misled(self, message, *arguments):
+    """What configures a run, but not as whoever wrote it thinks."""
+    self._assert_refused(message, self.command_line, arguments)
+
+  def _assert_refused(self, message, read, arguments):
     with self.assertRaises(types.UsageError) as caught:
-      self.config(*arguments)
+      read(*arguments)
     self.assertRegex(str(caught.exception), message)
     self.assertNotIn('\n', str(caught.exception))
 
@@ -192,32 +204,97 @@ class SceneTest(FlagsTestCase):
   )
   def test_flag_that_the_scene_overrides_is_refused_even_at_its_default(self, argument):
     name = argument.split('=')[0]
-    self.assert_refused(
+    self.assert_misled(
         f'^{name} cannot be given with --scene, which fixes them$', '--scene=s.npz', argument
     )
 
   def test_all_of_them_are_named(self):
-    self.assert_refused(
+    self.assert_misled(
         '^--clients, --noise cannot be given with --scene',
         '--noise=none', '--clients=3', '--scene=s.npz',
     )
 
   def test_other_flags_may_be_given(self):
-    config = self.config(
+    config = self.command_line(
         '--scene=s.npz', '--seed=3', '--clients_per_round=50', '--dataset=cifar10n', '--data_dir=d',
         '--human_labels=aggre', '--validation_dir=v',
     )
     self.assertEqual((config.scene, config.clients_per_round), ('s.npz', 50))
 
 
-class NaturalTest(FlagsTestCase):
+class EffectTest(FlagsTestCase):
 
-  @parameterized.parameters('--clients=20', '--clients=3')
-  def test_number_of_clients_that_the_data_say_is_refused_even_at_its_default(self, argument):
-    self.assert_refused(
-        '^--clients cannot be given with --partition=natural: the data say it$',
-        '--partition=natural', argument,
-    )
+  @parameterized.parameters(
+      ('data_dir', '--data_dir=d'),
+      ('public_examples', '--public_examples=7'),
+      ('clients', '--clients=20', '--partition=natural'),
+      ('partition_p', '--partition_p=0.5'),
+      ('partition_alpha', '--partition_alpha=0.5', '--partition=iid'),
+      ('openset_q', '--openset_q=0.3', '--partition=iid'),
+      ('noise_rate', '--noise_rate=0.9', '--noise=client_uniform', '--partition=iid'),
+      ('noise_rate', '--noise_rate=0.4', '--noise=none'),
+      ('noise_rho', '--noise_rho=0.9'),
+      ('noise_tau', '--noise_tau=0.9', '--noise=client_symmetric', '--partition=iid'),
+      ('noise_semantics', '--noise_semantics=paper'),
+      ('noise_matrix', '--noise_matrix=T.csv'),
+      ('momentum', '--momentum=0', '--local_optimizer=adam'),
+      ('update_bound', '--update_bound=2'),
+      ('temperature_reading', '--temperature_reading=rescale'),
+      ('label_prior', '--label_prior=inverse', '--method=fedavg'),
+      ('label_epsilon', '--label_epsilon=2', '--method=fedavg'),
+      ('label_epsilon', '--label_epsilon=2', '--label_prior=uniform'),
+      ('client_dp_clip', '--client_dp_clip=2'),
+      ('client_dp_mechanism', '--client_dp_mechanism=gaussian'),
+      ('noise_source', '--noise_source=system'),
+      ('max_concurrent_clients', '--max_concurrent_clients=1', '--runtime=remote',
+       '--workers=a:1'),
+  )
+  def test_a_flag_that_nothing_reads_is_refused_with_what_would(self, name, *arguments):
+    self.assert_misled(f'^--{name} has no effect here: .* would read it; give', *arguments)
+    self.config(*arguments)  # As a grid has it, whose cells share flags.
+
+  @parameterized.parameters(
+      ('--noise_rho=0.9', '--noise=client_symmetric', '--partition=iid'),
+      ('--label_epsilon=2', '--method=fedavg', '--training_labels=private'),
+      ('--label_prior=uniform',),
+      ('--client_dp_clip=2', '--client_dp_noise=1', '--method=fedavg'),
+      ('--data_dir=d', '--dataset=npz'),
+      ('--data_dir=d', '--public_dataset=npz', '--method=rhfl', '--allow_per_client_disclosure'),
+      ('--temperature_reading=rescale', '--temperature=10'),
+  )
+  def test_a_flag_that_something_reads_is_taken(self, *arguments):
+    self.command_line(*arguments)
+
+  def _file(self, *lines):
+    return f'--flagfile={self.create_tempfile(content=chr(10).join(lines)).full_path}'
+
+  def test_a_file_may_have_flags_for_other_runs(self):
+    file = self._file('--noise_rho=0.9', '--label_epsilon=2')
+    config = self.command_line(file, '--method=fedavg', '--scene=s.npz')
+    self.assertEqual(config.noise_rho, 0.9)
+
+  def test_what_a_later_file_changes_is_said(self):
+    file = self._file('--dataset=digits', '--rounds=7', '--param=weight=0.5')
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+      config = self.command_line('--dataset=npz', '--rounds=7', '--param=weight=1', file)
+    self.assertEqual(config.dataset, 'digits')
+    self.assertEqual(said.getvalue().splitlines(), [
+        'flags: a --flagfile that comes later on the command line changes --param from weight=1 to '
+        'weight=0.5',
+        'flags: a --flagfile that comes later on the command line changes --dataset from npz to '
+        'digits',
+    ])
+    with contextlib.redirect_stderr(said):
+      self.assertEqual(self.command_line(file, '--rounds=9').rounds, 9)
+    self.assertLen(said.getvalue().splitlines(), 2)
+
+  def test_files_are_told_from_flags_however_they_are_written(self):
+    argv = ['train', '--flagfile=a', '--seed=1', '--flagfile', 'b', '-flagfile', 'c', '--resume']
+    self.assertEqual(flags.without_files(argv), ['train', '--seed=1', '--resume'])
+
+
+class NaturalTest(FlagsTestCase):
 
   def test_cohort_may_be_larger_than_the_default_of_clients(self):
     config = self.config('--partition=natural', '--clients_per_round=50')

@@ -28,6 +28,7 @@ class Entry(NamedTuple):
       summed securely.
     chooses_clients: Whether it says itself who takes part in its rounds, or in some of them.
     corrects_labels: Whether clients change their labels.
+    reports_labels: Whether clients' labels are counted, as `--label_prior` says.
     fewest_clients: Below which a sum over all clients would hide nothing.
     report: Modules of `tff_noise.report` with its sections of the report.
   """
@@ -43,6 +44,7 @@ class Entry(NamedTuple):
   compares_models: bool = False
   chooses_clients: bool = False
   corrects_labels: bool = False
+  reports_labels: bool = False
   fewest_clients: int = 1
   report: tuple[str, ...] = ()
 
@@ -87,7 +89,8 @@ _ENTRIES = (
           report=('posteriors',)),
     Entry('feddpcont', 'contrastive labels drawn from a label distribution learned under label-DP',
           'Di et al., Federated Learning with Local Openset Noisy Labels, ECCV 2024',
-          'feddpcont:build', parameters.FedDPContParams, takes_base=True, fewest_clients=2,
+          'feddpcont:build', parameters.FedDPContParams, takes_base=True, reports_labels=True,
+          fewest_clients=2,
           report=('label_prior',)),
     Entry('fedelc', 'noisy clients, found by their losses, learn their labels beside the model',
           'Jiang et al., Tackling Noisy Clients in Federated Learning with End-to-end Label '

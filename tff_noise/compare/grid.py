@@ -15,6 +15,7 @@ import yaml
 
 from tff_noise import types
 from tff_noise.compare import metrics
+from tff_noise.program import effect
 from tff_noise.program import flags as program_flags
 from tff_noise.program import run_config
 
@@ -231,6 +232,7 @@ def _from_content(content, scale, seeds, extra, root_dir):
       for seed in seeds
   )
   _check_names(cells)
+  _check_read(cells, extra)
   return Grid(
       title=str(content['title']),
       source=str(content['source'] or ''),
@@ -337,6 +339,7 @@ def _cell(method, setting, seed, common, extra, root_dir):
   arguments = (*_arguments(chosen), *extra, f'--seed={seed}', f'--root_dir={root_dir}')
   try:
     config = program_flags.config_from(program_flags.parse(['train', *arguments]))
+    effect.check_drawn(config, [*chosen, *given])
   except types.UsageError as error:
     raise types.UsageError(f'{method.name}, {setting.name}: {error}') from error
   return Cell(method.name, setting.name, seed, arguments, config)
@@ -348,6 +351,13 @@ def _arguments(chosen):
       value = str(value).lower()
     for one in value if isinstance(value, list) else [value]:
       yield f'--{name}={one}'
+
+
+def _check_read(cells, extra):
+  """Refuses a flag for all cells that none of them reads."""
+  for name in program_flags.given(['compare', *program_flags.without_files(extra)]):
+    problems = [effect.problem_of(cell.config, name) for cell in cells]
+    _require(not all(problems), problems[-1])
 
 
 def _check_names(cells):

@@ -4,15 +4,16 @@ Imports no TensorFlow, so that `--help` and mistakes are answered at once.
 """
 
 import dataclasses
+import sys
 import textwrap
 from collections.abc import Sequence
 
 from absl import flags
 
-from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.optimizers import catalog as optimizers
 from tff_noise.program import command_line
+from tff_noise.program import effect
 from tff_noise.program import run_config
 
 # Not absl's global flags: a program that imports this module may have a --help of its own.
@@ -187,6 +188,8 @@ def _define_all():
 
 
 _define_all()
+# What the data and who holds them depend on.
+OF_A_SCENE = (*_GROUPS['Data'], *_GROUPS['Label noise'], 'image_size', 'seed')
 
 
 def parse(argv: Sequence[str]) -> flags.FlagValues:
@@ -202,19 +205,8 @@ def config_from(values: flags.FlagValues) -> run_config.RunConfig:
   """Returns the run's configuration.
 
   Raises:
-    types.UsageError: If a value is out of range, or was given although another flag overrides it.
+    types.UsageError: If a value is out of range.
   """
-  if values.scene is not None:
-    drawn = (
-        'clients', 'validation_fraction', 'partition', 'partition_p', 'partition_alpha',
-        'partition_min_size', 'openset_q', 'noise', 'noise_rate', 'noise_rho', 'noise_tau',
-        'noise_semantics', 'noise_matrix',
-    )
-    ignored = [f'--{name}' for name in drawn if values[name].present]
-    if ignored:
-      raise types.UsageError(f'{", ".join(ignored)} cannot be given with --scene, which fixes them')
-  if values.partition == 'natural' and values['clients'].present:
-    raise types.UsageError('--clients cannot be given with --partition=natural: the data say it')
   named = {f.name: values[f.name].value for f in dataclasses.fields(run_config.RunConfig)}
   lists = {name: _last_of_each(named[name]) for name in ('param', 'base_param')}
   lists['workers'] = tuple(named['workers'])
@@ -224,6 +216,59 @@ def config_from(values: flags.FlagValues) -> run_config.RunConfig:
   from tff_noise.program import client_noise  # The accountant takes a second to load.
 
   return client_noise.with_least_noise(config)
+
+
+def config_of_command_line(
+    argv: Sequence[str], own: Sequence[str] | None = None
+) -> run_config.RunConfig:
+  """Returns the configuration that a user asks for, and says on stderr what is not taken of it.
+
+  Args:
+    argv: The command line, program name first.
+    own: The same without what comes from files of flags, if these were read already.
+
+  Raises:
+    types.UsageError: If a value is out of range, or a flag has no effect that is given on the
+      command line itself: a file of flags may be for several kinds of runs.
+  """
+  own = own or without_files(argv)
+  values, asked_for = parse(argv), parse(own)
+  config = config_from(values)
+  for name in given(own):
+    asked, taken = (_as_taken(v[name].value) for v in (asked_for, values))
+    if asked != taken and not (isinstance(asked, tuple) and set(asked) <= set(taken)):
+      print(
+          f'flags: a --flagfile that comes later on the command line changes --{name} from '
+          f'{_as_text(asked)} to {_as_text(taken)}', file=sys.stderr,
+      )
+  effect.check(config, given(own))
+  return config
+
+
+def given(argv: Sequence[str]) -> list[str]:
+  """Returns the names of the flags on the command line, in the order of `--help`."""
+  values = parse(argv)
+  return [name for names in _GROUPS.values() for name in names if values[name].present]
+
+
+def without_files(argv: Sequence[str]) -> list[str]:
+  """Returns the command line but for the files of flags."""
+  kept, words = [], iter(argv)
+  for word in words:
+    name = word.lstrip('-').partition('=')[0]
+    if not word.startswith('-') or name != 'flagfile':
+      kept.append(word)
+    elif '=' not in word:
+      next(words, None)
+  return kept
+
+
+def _as_taken(value):
+  return _last_of_each(value) if isinstance(value, list) else value
+
+
+def _as_text(value):
+  return ' '.join(value) if isinstance(value, tuple) else value
 
 
 def _last_of_each(assignments):

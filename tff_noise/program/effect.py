@@ -1,0 +1,115 @@
+"""Which flags a run reads: one that was given and has no effect misleads who gave it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from tff_noise import types
+from tff_noise.algorithms import catalog
+from tff_noise.program import run_config
+
+# What a scene fixes.
+_DRAWN = (
+    'clients', 'validation_fraction', 'partition', 'partition_p', 'partition_alpha',
+    'partition_min_size', 'openset_q', 'noise', 'noise_rate', 'noise_rho', 'noise_tau',
+    'noise_semantics', 'noise_matrix',
+)
+
+
+class _Condition(NamedTuple):
+  """On which a flag is read.
+
+  Attributes:
+    holds: Of a configuration.
+    text: The flags that make it hold.
+  """
+
+  holds: Callable[[run_config.RunConfig], bool]
+  text: str
+
+
+def _one_of(flag, *values):
+  return _Condition(lambda c: getattr(c, flag) in values, f'--{flag}={" or ".join(values)}')
+
+
+def _not(flag, value):
+  return _Condition(lambda c: getattr(c, flag) != value, f'another --{flag} than {value}')
+
+
+def _given(flag):
+  return _Condition(lambda c: getattr(c, flag) not in (None, '', ()), f'--{flag}')
+
+
+_SINGLE_RATE = _one_of(
+    'noise', 'symmetric', 'random', 'pairflip', 'asymmetric', 'instance', 'client_symmetric'
+)
+_CLIENT_DP = _Condition(
+    lambda c: c.client_dp_noise > 0 or c.target_client_epsilon is not None,
+    '--client_dp_noise or --target_client_epsilon',
+)
+_HISTOGRAM = _Condition(
+    lambda c: catalog.ALGORITHMS[c.method].reports_labels,
+    '--method=' + ' or '.join(n for n, e in catalog.ALGORITHMS.items() if e.reports_labels),
+)
+_REPORTS = _Condition(
+    lambda c: c.training_labels == 'private' or (
+        _HISTOGRAM.holds(c) and c.label_prior not in ('none', 'uniform')
+    ),
+    f'--training_labels=private, or {_HISTOGRAM.text} with a --label_prior that is estimated from '
+    'reports,',
+)
+
+_READ: Mapping[str, _Condition] = {
+    'data_dir': _Condition(
+        lambda c: c.dataset != 'digits' or (c.public_dataset is not None and not c.public_dir),
+        'a --dataset that is not built in, or a --public_dataset without --public_dir,',
+    ),
+    'public_examples': _given('public_dataset'),
+    'clients': _not('partition', 'natural'),
+    'partition_p': _one_of('partition', 'bernoulli_dirichlet'),
+    'partition_alpha': _one_of('partition', 'bernoulli_dirichlet', 'dirichlet'),
+    'openset_q': _one_of('partition', 'openset_uniform', 'openset_dirichlet'),
+    'noise_rate': _SINGLE_RATE,
+    'noise_rho': _one_of('noise', 'client_uniform', 'client_symmetric'),
+    'noise_tau': _one_of('noise', 'client_uniform'),
+    'noise_semantics': _one_of('noise', 'client_uniform'),
+    'noise_matrix': _one_of('noise', 'matrix'),
+    'momentum': _one_of('local_optimizer', 'sgd'),
+    'update_bound': _Condition(
+        lambda c: c.aggregation == 'secure_sum' and not _CLIENT_DP.holds(c),
+        '--aggregation=secure_sum without client DP',
+    ),
+    'temperature_reading': _not('temperature', 1.0),
+    'label_prior': _HISTOGRAM,
+    'label_epsilon': _REPORTS,
+    'client_dp_clip': _CLIENT_DP,
+    'client_dp_mechanism': _CLIENT_DP,
+    'noise_source': _CLIENT_DP,
+    'max_concurrent_clients': _one_of('runtime', 'local', 'accelerator'),
+}
+
+
+def check(config: run_config.RunConfig, given: Iterable[str]) -> None:
+  """Raises `UsageError` if one of the flags that were `given` changes nothing."""
+  given = list(given)
+  check_drawn(config, given)
+  for problem in (problem_of(config, name) for name in given):
+    if problem:
+      raise types.UsageError(problem)
+
+
+def problem_of(config: run_config.RunConfig, name: str) -> str:
+  """Returns why a flag changes nothing, and what to do; '' if it does."""
+  condition = _READ.get(name)
+  if condition is None or condition.holds(config):
+    return ''
+  return (
+      f'--{name} has no effect here: {condition.text} would read it; give that, or leave --{name} '
+      'out'
+  )
+
+
+def check_drawn(config: run_config.RunConfig, given: Iterable[str]) -> None:
+  """Raises `UsageError` if some of the flags that were `given` are about what a scene fixes."""
+  ignored = [f'--{name}' for name in _DRAWN if name in given and config.scene is not None]
+  if ignored:
+    raise types.UsageError(f'{", ".join(ignored)} cannot be given with --scene, which fixes them')
