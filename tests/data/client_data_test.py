@@ -31,6 +31,11 @@ class FederationDatasetsTest(absltest.TestCase):
     with self.assertRaises(IndexError):
       datasets[3]
 
+  def test_features_are_taken_as_the_model_has_them(self):
+    features = np.array([[0.5, 1.5]])
+    data = client_data.client_dataset(features, np.array([1]), 0)
+    self.assertEqual(data.element_spec['x'].dtype.name, 'float32')
+
   def test_data_are_the_clients_own(self):
     examples = client_data.federation_datasets(_federation(3))[1].get_single_element()
     np.testing.assert_array_equal(examples['x'], [[1], [1]])

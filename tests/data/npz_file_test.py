@@ -86,10 +86,19 @@ class ContentTest(_Test):
     dataset = self.load(_arrays(class_names=np.array(['a', 'b', 'ü'])))
     self.assertEqual(dataset.class_names, ('a', 'b', 'ü'))
 
-  @parameterized.parameters('y', 'y_test', 'clean_y')
-  def test_number_of_classes_is_over_all_labels(self, name):
-    size = 6 if name == 'y_test' else _N
-    self.assertEqual(self.load(_arrays(**{name: np.full(size, 6)})).num_classes, 7)
+  @parameterized.parameters('y', 'clean_y')
+  def test_number_of_classes_is_over_both_kinds_of_labels(self, name):
+    self.assertEqual(self.load(_arrays(**{name: np.arange(_N) % 7})).num_classes, 7)
+
+  @parameterized.parameters(
+      ('y', 1 + np.arange(_N) % 3, 'no example of x has label 0, but one has 3: .* number the 3'),
+      ('y', 1000 * (np.arange(_N) % 3), 'no example of x has label 1, but one has 2000'),
+      ('clean_y', np.full(_N, 6), 'no example of x has label 3, but one has 6'),
+      ('y_test', np.full(6, 3), 'y_test has label 3, which no example of x has'),
+  )
+  def test_a_class_without_examples_is_refused(self, name, labels, message):
+    with self.assertRaisesRegex(types.UsageError, message):
+      self.load(_arrays(**{name: labels}))
 
   @parameterized.parameters(np.uint8, np.int16, np.dtype('>i8'), np.uint64)
   def test_integer_types(self, dtype):

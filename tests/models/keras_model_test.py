@@ -57,6 +57,32 @@ class FromKerasTest(parameterized.TestCase):
       keras_model.from_keras(network)
 
 
+  def test_a_subclassed_model_is_refused(self):
+    class Model(tf.keras.Model):
+      pass
+
+    with self.assertRaisesRegex(ValueError, 'functional Keras model, found a subclassed one'):
+      keras_model.from_keras(Model())
+
+  @parameterized.parameters(
+      (tf.keras.layers.Dropout(0.5), 'draws random numbers of its own'),
+      (tf.keras.layers.GaussianNoise(0.1), 'draws random numbers of its own'),
+      (tf.keras.layers.RandomFlip(), 'draws random numbers of its own'),
+      (tf.keras.layers.Dropout(0), ''),
+      (tf.keras.layers.Normalization(), 'is int64: weights that are averaged'),
+      (tf.keras.layers.Normalization(mean=0.0, variance=1.0), ''),
+  )
+  def test_layers_that_no_federation_could_repeat_or_average_are_refused(self, layer, message):
+    x = tf.keras.Input((4, 4, 1))
+    features = tf.keras.layers.Flatten()(layer(x))
+    network = tf.keras.Model(x, [tf.keras.layers.Dense(2)(features), features])
+    if not message:
+      keras_model.from_keras(network)
+      return
+    with self.assertRaisesRegex(ValueError, message):
+      keras_model.from_keras(network)
+
+
 class InitialWeightsTest(federated_test_case.FederatedTestCase):
 
   def test_function_of_the_seed_and_the_architecture_alone(self):

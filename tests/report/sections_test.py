@@ -62,6 +62,21 @@ class CommandTest(SectionsTestCase):
     )
 
 
+class NoiseTextTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('none', 'no label noise'),
+      ('human', 'labels that people gave'),
+      ('matrix', 'noise by the matrix T.csv'),
+      ('client_uniform', 'noise client_uniform at a share 0.6 of the clients, from 0.5 on'),
+      ('client_symmetric', 'noise client_symmetric at a share 0.6 of the clients, of rate 0.4'),
+      ('pairflip', 'noise pairflip of rate 0.4'),
+  )
+  def test_has_the_numbers_that_the_noise_has(self, name, expected):
+    numbers = {'noise_rate': 0.4, 'noise_rho': 0.6, 'noise_tau': 0.5, 'noise_matrix': 'T.csv'}
+    self.assertEqual(sections.noise_text({'noise': name, **numbers}), expected)
+
+
 _ALL = (
     'Result', 'How to repeat it', 'Training', 'Federation and label noise',
     'What the method saw: the label distribution', 'What left the clients',
@@ -70,6 +85,15 @@ _ALL = (
 
 
 class WhichTest(SectionsTestCase):
+
+  def test_the_round_chosen_on_the_validation_set_is_in_the_result(self):
+    summary = run_files.summary(
+        validation_chosen_round=2, validation_chosen_test_accuracy=0.625
+    )
+    [numbers] = [
+        b for b in self._build(self._run(summary=summary))['Result'] if isinstance(b, blocks.Numbers)
+    ]
+    self.assertIn('0.6250', [number.value for number in numbers.numbers])
 
   def test_finished_run_has_all(self):
     self.assertEqual(tuple(self._build(self._run())), _ALL)

@@ -48,6 +48,10 @@ _METRICS = {
     'last10_test_accuracy': Metric(
         'Test accuracy, mean of the last 10 evaluations, percent', _share('last10_test_accuracy')
     ),
+    'validation_chosen_test_accuracy': Metric(
+        'Test accuracy in the round chosen on the validation set, percent',
+        _share('validation_chosen_test_accuracy'),
+    ),
     'final_test_accuracy': Metric('Final test accuracy, percent', _share('final_test_accuracy')),
     'noisy_client_precision': Metric(
         'Truly noisy among the clients taken for noisy, percent', _share('noisy_client_precision')

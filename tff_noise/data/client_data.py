@@ -20,12 +20,15 @@ def client_dataset(x: np.ndarray, y: np.ndarray, client: int) -> tf.data.Dataset
   """Returns one client's data as `{<x=X[?,...],y=int32[?],client=int32>*}` with one element.
 
   Args:
-    x: `[n_c, ...]`, examples as the model takes them (raw uint8 pixels); or bytes `[n_c]`, paths
-      of image files, which are read in the client's computation.
+    x: `[n_c, ...]`, examples as the model takes them: raw uint8 pixels, or features, which become
+      float32; or bytes `[n_c]`, paths of image files, which are read in the client's computation.
     y: int `[n_c]`, labels.
     client: The client's id, of which its random streams (batches, contrastive labels) are a
       function.
   """
+  x = np.asarray(x)
+  if x.dtype.kind == 'f':
+    x = x.astype(np.float32)
   return tf.data.Dataset.from_tensors(
       collections.OrderedDict(
           x=x, y=np.asarray(y, np.int32), client=np.asarray(client, np.int32)

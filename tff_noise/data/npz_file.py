@@ -116,6 +116,25 @@ def _labels(arrays, name, path, size):
   return y.astype(np.int32)
 
 
+def _count_classes(labels, test_labels, path):
+  """Returns K; `labels` are those of `x`, ascending, without repetition."""
+  gap = np.flatnonzero(labels != np.arange(len(labels)))
+  if gap.size:
+    raise types.UsageError(
+        f'{path}: no example of x has label {gap[0]}, but one has {labels[-1]}: a class without '
+        f'examples would get wrong labels alone; number the {len(labels)} classes from 0 to '
+        f'{len(labels) - 1}, as np.unique(y, return_inverse=True) does'
+    )
+  if len(labels) < 2:
+    raise types.UsageError(f'{path}: all labels are 0: give examples of at least two classes')
+  if test_labels.max() >= len(labels):
+    raise types.UsageError(
+        f'{path}: y_test has label {test_labels.max()}, which no example of x has: nobody could '
+        'learn it; number the classes of both alike, or leave these examples out'
+    )
+  return len(labels)
+
+
 def _class_names(arrays, num_classes, path):
   """Returns the names of the classes, by default their numbers."""
   if 'class_names' not in arrays:
@@ -185,9 +204,7 @@ def load(data_dir: str) -> types.Dataset:
   true_y = _labels(arrays, 'clean_y', path, len(x)) if 'clean_y' in arrays else y
   train, test = _split(arrays, len(x), path)
   test_x, test_y = _test_set(arrays, x, true_y, test, path)
-  num_classes = 1 + int(max(y.max(), true_y.max(), test_y.max()))
-  if num_classes < 2:
-    raise types.UsageError(f'{path}: all labels are 0: give examples of at least two classes')
+  num_classes = _count_classes(np.union1d(y, true_y), test_y, path)
   return types.Dataset(
       name='npz',
       train_x=x[train],

@@ -69,8 +69,16 @@ def from_keras(
     combination: Which prediction of several networks is evaluated, see `COMBINATIONS`.
 
   Raises:
-    ValueError: If the model has not one input and outputs of these ranks.
+    ValueError: If the model has not one input and outputs of these ranks, draws random numbers by
+      itself, or has variables that are no floating-point numbers.
   """
+  if model.inputs is None:
+    raise ValueError(
+        'Expected a functional Keras model, found a subclassed one, whose graph is not known: build '
+        'it as tf.keras.Model(pixels, [logits, features]); what is special about it can be a layer.'
+    )
+  _require_determinism(model)
+  _require_floats(model)
   if len(model.inputs) != 1 or not model.outputs or len(model.outputs) % 2:
     raise ValueError(
         'Expected a model with one input and the outputs [logits, features], found '
@@ -101,6 +109,28 @@ def from_keras(
       input_shape,
       combination,
   )
+
+
+def _require_determinism(model):
+  """Keras draws by a state of the process, so that the same round would not give the same again."""
+  for layer in model._flatten_layers():  # pylint: disable=protected-access
+    is_random = isinstance(layer, tf.keras.__internal__.layers.BaseRandomLayer)
+    if is_random and getattr(layer, 'rate', getattr(layer, 'stddev', 1)):
+      raise ValueError(
+          f'The layer {layer.name} ({type(layer).__name__}) draws random numbers of its own, which '
+          'are no function of seed, round and client: leave it out. --augmentation, --weight_decay '
+          'and --label_smoothing regularise too.'
+      )
+
+
+def _require_floats(model):
+  for variable in model.variables:
+    if not variable.dtype.is_floating:
+      raise ValueError(
+          f'The variable {variable.name} is {variable.dtype.name}: weights that are averaged have '
+          'to be floating-point numbers. (Normalization takes mean= and variance= in place of '
+          'adapt(), which counts.)'
+      )
 
 
 def several(

@@ -106,7 +106,9 @@ def _define_all():
        'files).'),
       ('Model', text, 'weights', None,
        'Pre-trained weights to start from: a Keras .h5 file or a TensorFlow checkpoint.'),
-      ('Training', integer, 'rounds', 100, 'R, communication rounds.'),
+      ('Training', integer, 'rounds', 100,
+       'R, communication rounds of --clients_per_round clients. A stage whose rounds have fewer '
+       "clients (FedCorr's pre-processing: one by one) has as many more rounds in their place."),
       ('Training', integer, 'clients_per_round', 10, 'Clients drawn in each round.'),
       ('Training', text, 'client_sampling', 'fixed',
        'fixed: cohorts of this size, drawn uniformly; poisson: each client takes part by itself, '

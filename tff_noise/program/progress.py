@@ -1,8 +1,10 @@
 """The progress of a run on stderr: a bar on a terminal, a line now and then elsewhere."""
 
 import contextlib
+import datetime
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import tqdm
@@ -18,7 +20,7 @@ _BAR = '{percentage:3.0f}%|{bar:16}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{
 def bar(total_rounds: int) -> Iterator[Callable[[training.RoundResult], None]]:
   """Gives the function to call after each round."""
   if not sys.stderr.isatty():
-    yield lambda result: _print_line(result, total_rounds)
+    yield _Lines(total_rounds)
     return
   with tqdm.tqdm(total=total_rounds, bar_format=_BAR, dynamic_ncols=True) as shown:
     accuracy = math.nan
@@ -37,13 +39,28 @@ def bar(total_rounds: int) -> Iterator[Callable[[training.RoundResult], None]]:
     yield update
 
 
-def _print_line(result, total_rounds):
-  every = max(1, total_rounds // _LINES)
-  if result.round_num % every == 0 or result.round_num == total_rounds:
-    metrics = result.metrics
-    print(
-        f'round {result.round_num}/{total_rounds}  test accuracy {metrics["test_accuracy"]:.4f}  '
-        f'train loss {metrics["train_loss"]:.4f}  {result.seconds:.2f} s',
-        file=sys.stderr,
-        flush=True,
-    )
+class _Lines:
+  """Prints a line for some of the rounds."""
+
+  def __init__(self, total_rounds: int):
+    self._total, self._every = total_rounds, max(1, total_rounds // _LINES)
+    self._started, self._done = time.monotonic(), 0
+    # Not every round is evaluated.
+    self._accuracy = 'not measured yet'
+
+  def __call__(self, result: training.RoundResult) -> None:
+    number, metrics = result.round_num, result.metrics
+    if not self._done and number > 1:
+      print(f'continued from round {number} on', file=sys.stderr)
+    self._done += 1
+    if not math.isnan(metrics['test_accuracy']):
+      self._accuracy = f'{metrics["test_accuracy"]:.4f}'
+    if number % self._every == 0 or number == self._total:
+      rate = (time.monotonic() - self._started) / self._done
+      left = datetime.timedelta(seconds=round(rate * (self._total - number)))
+      print(
+          f'round {number}/{self._total}  test accuracy {self._accuracy}  '
+          f'train loss {metrics["train_loss"]:.4f}  {rate:.2f} s/round, {left} left',
+          file=sys.stderr,
+          flush=True,
+      )

@@ -73,11 +73,22 @@ def run(
       if not run_directory.is_complete(directory):
         noise_secret.check(directory, noise)
         ledger_seal.check_code(directory, config.resume_other_code)
+        _say_schedule(config, prepared.algorithm)
         _say_budget(config, prepared, scene)
         evaluations = evaluations_of(prepared.task.model, dataset, scene)
         state = _train(config, prepared, scene, evaluations, weights, directory)
         own_models = _own_models(prepared.algorithm, state, evaluations)
         results.write(directory, config, scene, prepared.algorithm, state, own_models)
+
+
+def _say_schedule(config, algorithm):
+  """Says what becomes of --rounds where a stage has rounds of fewer clients."""
+  if algorithm.planned_rounds != config.rounds:
+    stages = ', '.join(f'{rounds} of {name}' for name, rounds in algorithm.stages.items())
+    print(
+        f'schedule: {algorithm.planned_rounds} rounds ({stages}), by --stages or since not all have '
+        f'as many clients as the {config.rounds} of --rounds', file=sys.stderr,
+    )
 
 
 def _say_budget(config, prepared, scene):

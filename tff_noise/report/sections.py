@@ -140,7 +140,7 @@ def _data(run, scene):
   flags = run.flags
   drawn = (
       f'scene {flags["scene"]}' if flags.get('scene') else
-      f'partition {flags.get("partition")}, noise {flags.get("noise")} at {flags.get("noise_rate")}'
+      f'partition {flags.get("partition")}, {noise_text(flags)}'
   )
   held = len(scene.client_of) - int(scene.sizes.sum())
   server = f' The server validates on {held:,} more.' if held else ''
@@ -148,6 +148,19 @@ def _data(run, scene):
       f'Data: {flags.get("dataset")}, {int(scene.sizes.sum()):,} training examples of '
       f'{scene.num_clients} clients, {drawn}; {_wrong(scene)}.{server} Seed {flags.get("seed")}.'
   )
+
+
+def noise_text(flags: Mapping[str, Any]) -> str:
+  """Returns what label noise the flags of a run say, with the numbers that it has."""
+  name, rate = flags.get('noise'), flags.get('noise_rate')
+  share = f'noise {name} at a share {flags.get("noise_rho")} of the clients'
+  return {
+      'none': 'no label noise',
+      'human': 'labels that people gave',
+      'matrix': f'noise by the matrix {flags.get("noise_matrix")}',
+      'client_uniform': f'{share}, from {flags.get("noise_tau")} on',
+      'client_symmetric': f'{share}, of rate {rate}',
+  }.get(name, f'noise {name} of rate {rate}')
 
 
 def _wrong(scene):
@@ -166,6 +179,12 @@ def _accuracies(run, accuracy):
                     f'of {accuracy.evaluations} evaluations'),
       blocks.Number(f'{accuracy.final:.4f}', 'final test accuracy', 'the last evaluation'),
   ]
+  chosen = (run.summary or {}).get('validation_chosen_test_accuracy')
+  if chosen is not None:
+    numbers.insert(1, blocks.Number(
+        f'{chosen:.4f}', 'test accuracy of the round chosen on the validation set',
+        f'round {run.summary["validation_chosen_round"]}',
+    ))
   if len(seconds):
     numbers.append(blocks.Number(
         _duration(float(seconds.sum())), f'for {len(seconds)} rounds',
@@ -177,7 +196,7 @@ def _accuracies(run, accuracy):
 def _repeat(run, scene):
   del scene  # Unused.
   shown = [blocks.Code(command(run))]
-  code = f'Code version {run.code}. ' if run.code else ''
+  code = f'Digest of the code: {run.code} (of its sources, no commit). ' if run.code else ''
   shown.append(blocks.Text(
       f'{code}All randomness is a function of the seed: with the same code and packages, on the '
       'same kind of processor, the numbers are the same.'
