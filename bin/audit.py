@@ -147,10 +147,11 @@ def _audit_runs(values):
 
 def _do_again(run, seal, delta):
   from tff_noise.program import data
+  from tff_noise.program import flags as train_flags
   from tff_noise.program import inputs
   from tff_noise.program import run_directory
 
-  config = _config_of(run)
+  config = train_flags.config_of_run(run.flags)
   dataset = data.load_dataset(config)
   inputs.check(run_directory.RunDirectory(run.path), inputs.digests(config, dataset))
   scene = data.load_scene(config, dataset, os.path.join(run.path, 'scene.npz'))
@@ -159,19 +160,6 @@ def _do_again(run, seal, delta):
     from tff_noise.audit import rebuilt
 
   return rebuilt.audit(run, seal, config, dataset, scene, delta)
-
-
-def _config_of(run):
-  from tff_noise.program import flags as train_flags
-  from tff_noise.program import run_config
-
-  # How a run is executed does not change what it sends.
-  execution = train_flags.config_from(train_flags.parse(['audit'])).execution()
-  identity = {k: tuple(v) if isinstance(v, list) else v for k, v in run.flags.items()}
-  try:
-    return run_config.RunConfig(**identity, **execution)
-  except TypeError as error:
-    raise types.UsageError('the run has not the flags of this version') from error
 
 
 def _audit_method(title, config, delta, about):

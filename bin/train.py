@@ -1,5 +1,6 @@
 """Trains a method: `bazel run //bin:train -- --method=feddpcont`, or `python -m bin.train`."""
 
+import os
 import sys
 
 from tff_noise.program import command_line
@@ -30,9 +31,14 @@ def _train(argv):
 
   run.run(config)
   command_line.load_matplotlib()
+  from tff_noise.program import exported
+  from tff_noise.program import run_directory
   from tff_noise.report import html
 
   print(f'  report          {html.write_report(config.path())}')
+  models = exported.write(run_directory.RunDirectory(config.path()))
+  if models:
+    print(f'  models          {os.path.join(config.path(), ", ".join(models))}')
   return 0
 
 

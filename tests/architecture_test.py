@@ -23,7 +23,7 @@ _LAYERS = (
     ('tff_noise.algorithms',),
     ('tff_noise.program',),
     ('tff_noise.report',),
-    ('tff_noise.audit', 'tff_noise.compare'),
+    ('tff_noise.audit', 'tff_noise.compare', 'tff_noise.evaluation'),
     ('bin',),
 )
 
@@ -43,6 +43,7 @@ _LOADS_TENSORFLOW = (
     'tff_noise.program.progress',
     'tff_noise.program.results',
     'tff_noise.program.task',
+    'tff_noise.program.trained_models',
     'tff_noise.program.training',
     'tff_noise.program.training_run',
     'tff_noise.runtimes.accelerator',
@@ -66,6 +67,8 @@ _LOADS_TENSORFLOW = (
     'tff_noise.audit.replay',
     'tff_noise.audit.reports',
     'tff_noise.audit.update_leak',
+    'tff_noise.evaluation.evaluation',
+    'tff_noise.evaluation.page',
 )
 
 # But these of them do not: names and parameters are read and checked before it is loaded.

@@ -22,7 +22,7 @@ class EvaluationTest(federated_test_case.FederatedTestCase):
         str(computation.type_signature),
         '(<weights=<trainable=<float32[2,2]>,non_trainable=<>>@SERVER,'
         'data=<x=float32[?,2],y=int32[?],client=int32>*@SERVER> -> '
-        '<accuracy=float32,loss=float32>@SERVER)',
+        '<accuracy=float32,loss=float32,confusion=int32[2,2]>@SERVER)',
     )
 
   def test_accuracy_and_loss_by_hand(self):
@@ -30,6 +30,7 @@ class EvaluationTest(federated_test_case.FederatedTestCase):
     weights = _WEIGHTS([np.array([[1, 0], [0, 1]], np.float32)], [])
     result = computation(weights, toy.client(0, [[2, 0], [0, 2], [2, 0], [2, 0]], [0, 1, 0, 1]))
     self.assertAlmostEqual(result['accuracy'], 0.75)
+    np.testing.assert_array_equal(result['confusion'], [[2, 0], [1, 1]])
     right, wrong = np.log(1 + np.exp(-2)), np.log(1 + np.exp(2))
     self.assertAlmostEqual(result['loss'], (3 * right + wrong) / 4, places=5)
 
@@ -129,6 +130,9 @@ class EvaluatorsTest(federated_test_case.FederatedTestCase):
         self.assertAlmostEqual(
             both[measure], np.mean([one[name][measure] for one in alone]), places=6
         )
+      np.testing.assert_array_equal(
+          both['confusion'], sum(one[name]['confusion'] for one in alone)
+      )
 
   def test_models_of_their_own_each_by_its_own(self):
     # Nobody but the evaluators holds the models: no two may be taken for one.

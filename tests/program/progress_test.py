@@ -29,7 +29,8 @@ class ProgressTest(absltest.TestCase):
   def test_says_how_fast_it_is_and_what_is_left(self):
     line = _said([0.5] * 3)[-1]
     self.assertRegex(
-        line, r'^round 3/3  test accuracy 0.5000  train loss 0.5000  \d+\.\d\d s/round, 0:00:00 left'
+        line,
+        r'^round 3/3  test accuracy 0.5000  train loss 0.5000  \d+\.\d\d s/round, 0:00:00 left',
     )
 
   def test_at_most_some_twenty_lines(self):

@@ -117,7 +117,7 @@ class WriteTest(absltest.TestCase):
       self._record(algorithm)
     results.write(
         self.run_, _Config('mine', 7, target), scene or _scene(), algorithm,
-        state or _state(), own_models or {},
+        state or _state(), np.array([[3, 1], [0, 4]]), own_models or {},
     )
     with open(self.run_.file('summary.json'), encoding='utf-8') as file:
       # JSON has no nan.
@@ -151,8 +151,16 @@ class WriteTest(absltest.TestCase):
     self.assertFalse(os.path.exists(self.run_.file('labels.npz')))
     self.assertEmpty([k for k in found if 'label_accuracy' in k or 'precision' in k])
     self.assertEqual(
-        list(summary.read_rows(self.run_.file('clients.csv'))[0])[-1], 'participations'
+        list(summary.read_rows(self.run_.file('clients.csv'))[0])[-1], 'test_accuracy'
     )
+
+  def test_accuracy_of_clients_is_by_the_classes_that_they_hold(self):
+    found = self._write(_algorithm())  # Three of four and all of class 1 are right.
+    rows = summary.read_rows(self.run_.file('clients.csv'))
+    self.assertEqual([float(r['test_accuracy']) for r in rows], [0.875] * 3)
+    self.assertEqual(found['worst_tenth_client_accuracy'], 0.875)
+    with open(self.run_.file('confusion.csv'), encoding='utf-8') as file:
+      self.assertEqual(file.read(), '3,1\n0,4\n')
 
   def test_own_models_of_clients_are_told_where_there_are_some(self):
     self.assertNotIn('own_models', self._write(_algorithm()))

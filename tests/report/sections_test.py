@@ -90,9 +90,8 @@ class WhichTest(SectionsTestCase):
     summary = run_files.summary(
         validation_chosen_round=2, validation_chosen_test_accuracy=0.625
     )
-    [numbers] = [
-        b for b in self._build(self._run(summary=summary))['Result'] if isinstance(b, blocks.Numbers)
-    ]
+    result = self._build(self._run(summary=summary))['Result']
+    [numbers] = [b for b in result if isinstance(b, blocks.Numbers)]
     self.assertIn('0.6250', [number.value for number in numbers.numbers])
 
   def test_finished_run_has_all(self):

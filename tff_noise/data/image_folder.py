@@ -109,6 +109,19 @@ def read_labelled(directory: str, class_names: Sequence[str]) -> types.Examples:
   return types.Examples(np.array(paths, np.bytes_), np.array(labels, np.int32))
 
 
+def read_any(directory: str, class_names: Sequence[str]) -> types.Examples:
+  """Lists images by class as `read_labelled`, or, side by side in a folder, of unknown class.
+
+  Raises:
+    types.UsageError: If the folder has both, neither, or other files.
+  """
+  directory = os.path.abspath(directory)
+  if any(entry.is_dir() for entry in _entries(directory)):
+    return read_labelled(directory, class_names)
+  paths = np.array(_images(directory), np.bytes_)
+  return types.Examples(paths, np.full(len(paths), types.UNKNOWN, np.int32))
+
+
 def load(data_dir: str, image_size: int = 0) -> types.Dataset:
   """Lists a data set laid out as `train/<class>/*.jpg` and `test/<class>/*.jpg`.
 

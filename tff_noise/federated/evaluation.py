@@ -15,6 +15,9 @@ from tff_noise.models import images
 from tff_noise.models import keras_model
 from tff_noise.models import losses
 
+# Of a model on examples, one number each.
+MEASURES = ('accuracy', 'loss')
+
 # Larger ones leave the processor's caches: 500 take a third longer on a CNN.
 _BATCH_SIZE = 128
 
@@ -23,11 +26,13 @@ _MAX_CHUNK_BYTES = 64 * 2**20
 
 
 def build_evaluation(model: keras_model.KerasModel) -> tff.Computation:
-  """Returns `(<weights=W@SERVER, data=D*@SERVER> -> <accuracy=float32, loss=float32>@SERVER)`.
+  """Returns `(<weights=W@SERVER, data=D*@SERVER> ->
+  <accuracy=float32, loss=float32, confusion=int32[K,K]>@SERVER)`.
 
   `data` is one element that holds all examples, as `client_data.client_dataset` makes it; its
   `client` is ignored. Batch norm uses the averaged moving statistics. The loss is plain
-  cross-entropy. An empty set gives 0 and 0.
+  cross-entropy. In row i and column j of the confusion matrix is how many examples of class i are
+  taken for j. An empty set gives zeros.
 
   Args:
     model: The model whose weights are evaluated.
@@ -44,22 +49,32 @@ def build_evaluation(model: keras_model.KerasModel) -> tff.Computation:
       num_examples = tf.shape(examples['y'])[0]
 
       def add_batch(i, totals):
-        correct, loss = totals
+        correct, loss, confusion = totals
         start = i * _BATCH_SIZE
         labels = examples['y'][start : start + _BATCH_SIZE]
         x = images.read(examples['x'][start : start + _BATCH_SIZE], model.input_shape)
         logits = keras_model.evaluated_logits(model, network(x, training=False))
-        hits = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
+        guesses = tf.argmax(logits, axis=1, output_type=tf.int32)
+        hits = tf.equal(guesses, labels)
         correct += tf.reduce_sum(tf.cast(hits, tf.float32))
         loss += losses.cross_entropy(logits, labels) * tf.cast(tf.shape(labels)[0], tf.float32)
-        return correct, loss
+        # Another matrix of one: for labels that are no class, `tf.math` has an assertion.
+        confusion += tf.matmul(
+            tf.one_hot(labels, model.num_classes), tf.one_hot(guesses, model.num_classes),
+            transpose_a=True,
+        )
+        return correct, loss, confusion
 
       num_batches = (num_examples + _BATCH_SIZE - 1) // _BATCH_SIZE
-      correct, loss = loops.repeat(num_batches, add_batch, (tf.constant(0.0), tf.constant(0.0)))
+      none = tf.zeros([model.num_classes, model.num_classes])
+      correct, loss, confusion = loops.repeat(
+          num_batches, add_batch, (tf.constant(0.0), tf.constant(0.0), none)
+      )
       total = tf.cast(num_examples, tf.float32)
       return collections.OrderedDict(
           accuracy=tf.math.divide_no_nan(correct, total),
           loss=tf.math.divide_no_nan(loss, total),
+          confusion=tf.cast(confusion, tf.int32),
       )
 
     return run(weights, data)
@@ -76,8 +91,10 @@ def build_evaluation(model: keras_model.KerasModel) -> tff.Computation:
 
 def build_evaluator(
     evaluation: tff.Computation, examples: types.Examples
-) -> Callable[[Any], Mapping[str, float]]:
+) -> Callable[[Any], Mapping[str, Any]]:
   """Returns what evaluates model weights on all of `examples`, in parts that TFF can carry.
+
+  Its results are those of `build_evaluation`, `confusion` as int64.
 
   Args:
     evaluation: From `build_evaluation`.
@@ -95,18 +112,21 @@ def build_evaluator(
   def evaluate(weights):
     results = [evaluation(weights, data) for data, _ in chunks]
     share = [count / len(examples.y) for _, count in chunks]
-    return {
+    means = {
         name: float(np.dot(share, [float(result[name]) for result in results]))
-        for name in ('accuracy', 'loss')
+        for name in MEASURES
     }
+    return {**means, 'confusion': sum(np.asarray(r['confusion'], np.int64) for r in results)}
 
   return evaluate
 
 
 def build_evaluators(
     model: keras_model.KerasModel, sets: Mapping[str, types.Examples]
-) -> dict[str, Callable[[Sequence[tuple[Any, Any]]], Mapping[str, float]]]:
+) -> dict[str, Callable[[Sequence[tuple[Any, Any]]], Mapping[str, Any]]]:
   """Returns by name what evaluates models on a set: from pairs of model and weights to the mean.
+
+  Confusion matrices are added.
 
   Args:
     model: The task's, which weights are of whose model is None.
@@ -129,10 +149,8 @@ def build_evaluators(
 
     def evaluate(models):
       results = [evaluator(other)(weights) for other, weights in models]
-      return {
-          name: float(np.mean([result[name] for result in results]))
-          for name in ('accuracy', 'loss')
-      }
+      means = {name: float(np.mean([result[name] for result in results])) for name in MEASURES}
+      return {**means, 'confusion': sum(result['confusion'] for result in results)}
 
     return evaluate
 

@@ -74,8 +74,9 @@ def from_keras(
   """
   if model.inputs is None:
     raise ValueError(
-        'Expected a functional Keras model, found a subclassed one, whose graph is not known: build '
-        'it as tf.keras.Model(pixels, [logits, features]); what is special about it can be a layer.'
+        'Expected a functional Keras model, found a subclassed one, whose graph is not known: '
+        'build it as tf.keras.Model(pixels, [logits, features]); what is special about it can be a '
+        'layer.'
     )
   _require_determinism(model)
   _require_floats(model)
@@ -112,7 +113,7 @@ def from_keras(
 
 
 def _require_determinism(model):
-  """Keras draws by a state of the process, so that the same round would not give the same again."""
+  """Keras draws by a state of the process: a round done again would not give the same."""
   for layer in model._flatten_layers():  # pylint: disable=protected-access
     is_random = isinstance(layer, tf.keras.__internal__.layers.BaseRandomLayer)
     if is_random and getattr(layer, 'rate', getattr(layer, 'stddev', 1)):
@@ -167,9 +168,12 @@ def several(
 
 def networks_of(model: KerasModel, network: tf.keras.Model) -> list[tf.keras.Model]:
   """Returns the networks that `network`, built from `model`, is made of: itself if it is one."""
-  if not model.draws:
-    return [network]
-  return [network.get_layer(f'{_NETWORK}{i}') for i in range(len(model.draws))]
+  return networks_in(network, len(model.draws))
+
+
+def networks_in(network: tf.keras.Model, count: int) -> list[tf.keras.Model]:
+  """Returns the `count` networks of which `several` made one; itself for 0."""
+  return [network.get_layer(f'{_NETWORK}{i}') for i in range(count)] or [network]
 
 
 def with_variables(model: KerasModel, initial: Mapping[str, np.ndarray]) -> KerasModel:
@@ -185,7 +189,7 @@ def with_variables(model: KerasModel, initial: Mapping[str, np.ndarray]) -> Kera
   values = {name: np.asarray(value, np.float32).tolist() for name, value in initial.items()}
   logits, features = network.outputs
   beside = tf.keras.Model(
-      network.inputs, [logits, _Beside(values, name=VARIABLES)(features)]
+      network.inputs, [logits, Beside(values, name=VARIABLES)(features)]
   )
   # The network's own initialisers, which `build_zeros` took away, are in its config.
   config = _with_layers_of(beside.get_config(), model.config)
@@ -205,8 +209,8 @@ def _with_layers_of(config, original):
 
 
 @tf.keras.saving.register_keras_serializable(package='tff_noise')
-class _Beside(tf.keras.layers.Layer):
-  """Hands its input on, and has variables for the loss."""
+class Beside(tf.keras.layers.Layer):
+  """Hands its input on, and has variables for the loss; see `with_variables`."""
 
   def __init__(self, values, **kwargs):
     super().__init__(**kwargs)
@@ -228,7 +232,7 @@ class _Beside(tf.keras.layers.Layer):
 def variables_of(network: tf.keras.Model) -> Mapping[str, tf.Variable]:
   """Returns what `with_variables` put beside a network, by name."""
   for layer in network.layers:
-    if isinstance(layer, _Beside):
+    if isinstance(layer, Beside):
       return layer.by_name
   return {}
 
@@ -278,8 +282,13 @@ def build_zeros(model: KerasModel) -> tf.keras.Model:
 
   Random initialisers would run again in every client's call, for nothing.
   """
+  return build_zeros_of(model.config)
+
+
+def build_zeros_of(config: Mapping[str, Any]) -> tf.keras.Model:
+  """Builds the Keras model of a `KerasModel.config` with zero variables."""
   zeros = tf.keras.initializers.serialize(tf.keras.initializers.Zeros())
-  return tf.keras.Model.from_config(_with_initializers(model.config, lambda *_: zeros))
+  return tf.keras.Model.from_config(_with_initializers(config, lambda *_: zeros))
 
 
 def build_seeded(model: KerasModel, seed: int) -> tf.keras.Model:

@@ -6,10 +6,12 @@ Imports no TensorFlow, so that `--help` and mistakes are answered at once.
 import dataclasses
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import flags
 
+from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.optimizers import catalog as optimizers
 from tff_noise.program import command_line
@@ -218,6 +220,22 @@ def config_from(values: flags.FlagValues) -> run_config.RunConfig:
   from tff_noise.program import client_noise  # The accountant takes a second to load.
 
   return client_noise.with_least_noise(config)
+
+
+def config_of_run(identity: Mapping[str, Any]) -> run_config.RunConfig:
+  """Returns the configuration of a run from the flags in its `config.json`.
+
+  How a run is executed, which changes no result, is as by default.
+
+  Raises:
+    types.UsageError: If these are not the flags of this version.
+  """
+  execution = config_from(parse(['run'])).execution()
+  flags_ = {k: tuple(v) if isinstance(v, list) else v for k, v in identity.items()}
+  try:
+    return run_config.RunConfig(**flags_, **execution)
+  except TypeError as error:
+    raise types.UsageError('the run has not the flags of this version') from error
 
 
 def config_of_command_line(

@@ -44,19 +44,22 @@ class _Lines:
 
   def __init__(self, total_rounds: int):
     self._total, self._every = total_rounds, max(1, total_rounds // _LINES)
-    self._started, self._done = time.monotonic(), 0
+    # From the end of the first round on, in which everything is compiled.
+    self._started, self._done = 0.0, 0
     # Not every round is evaluated.
     self._accuracy = 'not measured yet'
 
   def __call__(self, result: training.RoundResult) -> None:
     number, metrics = result.round_num, result.metrics
-    if not self._done and number > 1:
-      print(f'continued from round {number} on', file=sys.stderr)
+    if not self._done:
+      self._started = time.monotonic()
+      if number > 1:
+        print(f'continued from round {number} on', file=sys.stderr)
+    rate = (time.monotonic() - self._started) / self._done if self._done else result.seconds
     self._done += 1
     if not math.isnan(metrics['test_accuracy']):
       self._accuracy = f'{metrics["test_accuracy"]:.4f}'
     if number % self._every == 0 or number == self._total:
-      rate = (time.monotonic() - self._started) / self._done
       left = datetime.timedelta(seconds=round(rate * (self._total - number)))
       print(
           f'round {number}/{self._total}  test accuracy {self._accuracy}  '

@@ -10,6 +10,7 @@ from tff_noise.data import scene as scene_lib
 from tff_noise.privacy import ledger
 from tff_noise.program import ground_truth
 from tff_noise.program import ledger_seal
+from tff_noise.program import quality
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
 from tff_noise.program import summary
@@ -21,6 +22,7 @@ def write(
     scene: scene_lib.Scene,
     algorithm: algorithm_lib.Algorithm,
     state: Any,
+    confusion: np.ndarray,
     own_models: Mapping[str, Any],
 ) -> None:
   """Writes the files of a finished run.
@@ -31,10 +33,14 @@ def write(
     scene: The ground truth.
     algorithm: What ran.
     state: The last `training.ProgramState`.
+    confusion: int64 `[K, K]`, of the last models on the test set; rows are true classes.
     own_models: What is told of clients' own models; empty where they have none.
   """
   own_columns = algorithm.report.client_columns(state.records)
-  summary.write_clients(directory.file('clients.csv'), scene, state.participations, own_columns)
+  by_client = quality.client_accuracy(confusion, scene)
+  columns = {'test_accuracy': by_client, **own_columns}
+  summary.write_clients(directory.file('clients.csv'), scene, state.participations, columns)
+  run_directory.write_text(directory.file('confusion.csv'), _csv(confusion))
   if algorithm.report.labels:
     ground_truth.save_labels(directory.file('labels.npz'), algorithm, scene, state.own)
   if algorithm.report.posterior:
@@ -55,10 +61,25 @@ def write(
       **algorithm.report.summary(state.records),
       **algorithm.report.kept_summary(state.state, state.own_of_clients),
       **own_models,
+      **_by_client(by_client),
   }
   found['lines'] = list(algorithm.report.lines(found))
   # Last: a run with a summary is complete.
   run_directory.write_json(directory.file('summary.json'), found)
+
+
+def _csv(matrix):
+  return ''.join(','.join(map(str, row)) + '\n' for row in matrix.tolist())
+
+
+def _by_client(accuracy):
+  """Nothing where nobody knows what clients hold."""
+  if not np.isfinite(accuracy).any():
+    return {}
+  return {
+      'mean_client_accuracy': float(np.nanmean(accuracy)),
+      'worst_tenth_client_accuracy': quality.worst_tenth(accuracy),
+  }
 
 
 def _ended_by_budget(config, algorithm):

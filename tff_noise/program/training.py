@@ -20,6 +20,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_noise.algorithms import algorithm as algorithm_lib
+from tff_noise.federated import evaluation
 from tff_noise.privacy import ledger as ledger_lib
 from tff_noise.program import clients as clients_lib
 
@@ -121,6 +122,7 @@ async def run(
     checkpoint_every: int,
     ledger: ledger_lib.Ledger,
     initial_weights: Any = None,
+    on_evaluated: Callable[..., None] = lambda *_: None,
 ) -> ProgramState:
   """Runs every round that is left, and returns the final state.
 
@@ -140,6 +142,8 @@ async def run(
     checkpoint_every: Rounds between saved states; the last round is always saved.
     ledger: Where everything is entered that clients send; at its start.
     initial_weights: What a new run starts from in place of the algorithm's own initial weights.
+    on_evaluated: Called with the round, its values such as 'test_accuracy', and the models that
+      have them, before the round's row is written.
   """
   state = initial_state(algorithm, initial_weights)
   versions = await state_manager.get_versions()
@@ -169,11 +173,13 @@ async def run(
       state = run_round(algorithm, state, clients)
       seconds = time.monotonic() - started
       now, done = program_state(state, clients, ledger), state.round_num
-      evaluated = {f'{name}_{m}': np.nan for name in evaluations for m in ('accuracy', 'loss')}
+      evaluated = {f'{name}_{m}': np.nan for name in evaluations for m in evaluation.MEASURES}
       if evaluations and _is_evaluated(algorithm, done, eval_every):
         models = algorithm.evaluated(state, now.own_of_clients)
         for name, evaluate in evaluations.items():
-          evaluated.update({f'{name}_{m}': float(v) for m, v in evaluate(models).items()})
+          values = evaluate(models)
+          evaluated.update({f'{name}_{m}': float(values[m]) for m in evaluation.MEASURES})
+        on_evaluated(done, evaluated, models)
       traffic = clients.traffic
       metrics = {
           'stage': algorithm.stage_of(done),

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import json
+import math
 import os
 import sys
 from importlib import metadata
@@ -23,6 +24,7 @@ from tff_noise.program import ground_truth
 from tff_noise.program import inputs
 from tff_noise.program import ledger_seal
 from tff_noise.program import managers
+from tff_noise.program import model_files
 from tff_noise.program import noise_secret
 from tff_noise.program import progress
 from tff_noise.program import results
@@ -30,6 +32,7 @@ from tff_noise.program import run_config
 from tff_noise.program import run_directory
 from tff_noise.program import summary
 from tff_noise.program import task as task_lib
+from tff_noise.program import trained_models
 from tff_noise.program import training
 from tff_noise.runtimes import opening
 from tff_noise.uplink import disclosure
@@ -61,7 +64,7 @@ def run(
     made_from = inputs.digests(config, dataset)
     write = functools.partial(
         _write_start, config=config, scene=scene, system_key=system_key, noise=noise,
-        made_from=made_from,
+        made_from=made_from, class_names=dataset.class_names,
     )
     run_directory.create(directory, write, replaces=config.overwrite)
     # Another process may have made it meanwhile, or even finished.
@@ -77,8 +80,9 @@ def run(
         _say_budget(config, prepared, scene)
         evaluations = evaluations_of(prepared.task.model, dataset, scene)
         state = _train(config, prepared, scene, evaluations, weights, directory)
+        confusion = _keep_final(prepared, state, evaluations, directory)
         own_models = _own_models(prepared.algorithm, state, evaluations)
-        results.write(directory, config, scene, prepared.algorithm, state, own_models)
+        results.write(directory, config, scene, prepared.algorithm, state, confusion, own_models)
 
 
 def _say_schedule(config, algorithm):
@@ -86,8 +90,8 @@ def _say_schedule(config, algorithm):
   if algorithm.planned_rounds != config.rounds:
     stages = ', '.join(f'{rounds} of {name}' for name, rounds in algorithm.stages.items())
     print(
-        f'schedule: {algorithm.planned_rounds} rounds ({stages}), by --stages or since not all have '
-        f'as many clients as the {config.rounds} of --rounds', file=sys.stderr,
+        f'schedule: {algorithm.planned_rounds} rounds ({stages}), by --stages or since not all '
+        f'have as many clients as the {config.rounds} of --rounds', file=sys.stderr,
     )
 
 
@@ -108,7 +112,7 @@ def _say_budget(config, prepared, scene):
     print(f'privacy: {warning}', file=sys.stderr)
 
 
-def _write_start(folder, *, config, scene, system_key, noise, made_from):
+def _write_start(folder, *, config, scene, system_key, noise, made_from, class_names):
   noise_secret.write(folder, system_key)
   packages = ('tensorflow', 'tensorflow-federated', 'numpy', 'scikit-learn', 'dp-accounting')
   run_directory.write_json(
@@ -117,6 +121,7 @@ def _write_start(folder, *, config, scene, system_key, noise, made_from):
           'flags': config.identity(),
           'execution': config.execution(),
           'code': code_version.digest(),
+          'class_names': class_names,
           'inputs': made_from,
           'noise': noise,
           'method_parameters': dataclasses.asdict(config.method_params()),
@@ -157,6 +162,7 @@ def _train(config, prepared, scene, evaluations, weights, directory):
             checkpoint_every=config.checkpoint_every,
             ledger=ledger,
             initial_weights=weights,
+            on_evaluated=trained_models.BestKeeper(directory, prepared.task.model),
         )
     )
 
@@ -172,6 +178,19 @@ def _declare(directory, algorithm):
         'the run, which cannot be continued; begin another one (--run_name)'
     )
   return declared
+
+
+def _keep_final(prepared, state, evaluations, directory):
+  """Writes the trained models; returns their confusion matrix on the test set."""
+  models = prepared.algorithm.evaluated(state.state, state.own_of_clients)
+  # Measured again: this may be the continuation of a run that had all its rounds.
+  found = {name: evaluate(models) for name, evaluate in evaluations.items()}
+  validation = found['validation']['accuracy'] if 'validation' in found else math.nan
+  trained_models.save(
+      directory, model_files.FINAL, int(state.state.round_num), validation, models,
+      prepared.task.model,
+  )
+  return found['test']['confusion']
 
 
 def _own_models(algorithm, state, evaluations):

@@ -35,6 +35,7 @@ class Run(NamedTuple):
     method_parameters: The method's own parameters, by name.
     versions: Version of Python and of each recorded package.
     code: Digest of the code that made the run, '' where it was not recorded.
+    class_names: Of the data set; () where they were not recorded.
     inputs: Digests of what it was made from, see `program.inputs`; {} where they were not recorded.
     noise: What tells its noise from that of other runs, see `program.noise_secret.name`; '' where
       there is none, or it was not recorded.
@@ -52,6 +53,7 @@ class Run(NamedTuple):
   method_parameters: Mapping[str, Any]
   versions: Mapping[str, str]
   code: str
+  class_names: Sequence[str]
   inputs: Mapping[str, str]
   noise: str
   summary: Mapping[str, Any] | None
@@ -100,6 +102,7 @@ def read_run(path: str) -> Run:
       method_parameters=config.get('method_parameters', {}),
       versions=config.get('versions', {}),
       code=str(config.get('code', '')),
+      class_names=tuple(map(str, config.get('class_names', ()))),
       inputs=config.get('inputs', {}),
       noise=str(config.get('noise', '')),
       summary=summary,
@@ -140,6 +143,24 @@ def read_clients(run: Run) -> dict[str, np.ndarray]:
     if values.dtype.kind != 'f':
       raise types.UsageError(f'{path} is damaged: {name} is not a column of numbers')
   return columns
+
+
+def read_confusion(run: Run) -> np.ndarray | None:
+  """Returns int64 `[K, K]`, true classes by what they are taken for; None where there is none.
+
+  Raises:
+    types.UsageError: If the file is damaged.
+  """
+  path = os.path.join(run.path, 'confusion.csv')
+  if not os.path.lexists(path):
+    return None
+  try:
+    found = np.loadtxt(path, np.int64, delimiter=',', ndmin=2)
+  except _DAMAGE as error:
+    raise types.UsageError(f'{path} cannot be read ({_first_line(error)})') from error
+  if found.shape[0] != found.shape[1] or found.min(initial=0) < 0:
+    raise types.UsageError(f'{path} is damaged: it is no square matrix of counts')
+  return found
 
 
 def read_labels(run: Run) -> np.ndarray | None:

@@ -209,6 +209,20 @@ def transition_estimate(
   return figure
 
 
+@style.styled
+def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> mfigure.Figure:
+  """Draws what each true class is taken for, in percent of the class.
+
+  Args:
+    counts: int `[K, K]`, examples of the true class (row) by predicted class (column).
+    class_names: K names.
+  """
+  matrix = _Matrix(*_wrong_and_kept(counts), 'predicted class', _wrong_share(counts))
+  figure = _matrices([matrix], class_names, 'predictions')
+  _heading(figure, 'What each class is taken for', 0)
+  return figure
+
+
 class _Matrix(NamedTuple):
   """Percentages as `_wrong_and_kept` gives them, the label of the columns, and a title."""
 
@@ -219,7 +233,7 @@ class _Matrix(NamedTuple):
   title: str
 
 
-def _matrices(matrices, class_names):
+def _matrices(matrices, class_names, what='labels'):
   """A figure of one or two matrices side by side, on one scale."""
   classes, share = len(class_names), 1 / len(matrices)
   side = (style.WIDTH - 1.6) / 2
@@ -240,7 +254,7 @@ def _matrices(matrices, class_names):
     axes.set_title(m.title, fontweight='normal')
   _class_axis(panels[0].yaxis, class_names, m.first, 'true class')
   if most:
-    _wrong_bar(figure, panels, image, grey)
+    _wrong_bar(figure, panels, image, grey, what)
   return figure
 
 
@@ -550,14 +564,14 @@ def _draw_wrong(axes, wrong, grey, most=None):
   return image
 
 
-def _wrong_bar(figure, panels, image, grey):
+def _wrong_bar(figure, panels, image, grey, what='labels'):
   bar = figure.colorbar(image, ax=list(panels), pad=0.02, aspect=30)
   bar.outline.set_visible(False)
   bar.locator = ticker.FixedLocator(_root_ticks(image.norm.vmax))
   bar.formatter = ticker.FuncFormatter(lambda value, _: f'{value:g}')
   bar.minorlocator = ticker.NullLocator()
-  note = '; grey: right labels' if grey else ''
-  bar.set_label(f'wrong labels, % of the true class\n(square-root scale; white: none{note})')
+  note = f'; grey: right {what}' if grey else ''
+  bar.set_label(f'wrong {what}, % of the true class\n(square-root scale; white: none{note})')
 
 
 def _annotate(axes, image, wrong, kept):

@@ -16,6 +16,7 @@ from tff_noise.algorithms import catalog
 from tff_noise.data import scene as scene_lib
 from tff_noise.program import flags as flags_lib
 from tff_noise.report import blocks
+from tff_noise.report import by_class
 from tff_noise.report import plots
 from tff_noise.report import runs
 
@@ -465,6 +466,7 @@ SECTIONS: tuple[blocks.Section, ...] = (
     blocks.Section('Result', _always, _headline),
     blocks.Section('How to repeat it', _always, _repeat),
     blocks.Section('Training', _has_rounds, _curves),
+    by_class.SECTION,
     blocks.Section('Federation and label noise', _always, _federation),
     *METHOD_SECTIONS,
     blocks.Section('What left the clients', lambda run: run.uplink is not None, _uplink),

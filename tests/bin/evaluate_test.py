@@ -1,0 +1,119 @@
+"""Tests of the evaluation of a run's models, and of what it writes."""
+
+import csv
+import json
+import os
+import tempfile
+from unittest import mock
+
+import numpy as np
+from absl.testing import absltest
+from PIL import Image
+
+from bin import evaluate
+from bin import train
+from tff_noise import types
+from tff_noise.data import sources
+from tff_noise.evaluation import evaluation
+from tff_noise.evaluation import examples
+from tff_noise.evaluation import page
+from tff_noise.report import runs
+
+_RUN = None
+
+
+def _run():
+  """A run that is trained once for all tests."""
+  global _RUN
+  if _RUN is None:
+    root = tempfile.mkdtemp(dir=absltest.get_default_test_tmpdir())
+    status = train.main([
+        'train', f'--root_dir={root}', '--run_name=a', '--method=fedavg', '--rounds=4',
+        '--clients=6', '--clients_per_round=3', '--validation_fraction=0.1',
+    ])
+    assert status == 0
+    _RUN = os.path.join(root, 'a')
+  return runs.read_run(_RUN)
+
+
+class EvaluateTest(absltest.TestCase):
+
+  def test_says_what_the_run_said(self):
+    run = _run()
+    found = evaluation.evaluate(run, 'final', examples.Source('test'))
+    numbers = found.numbers()
+    self.assertAlmostEqual(numbers['accuracy'], run.summary['final_test_accuracy'], places=6)
+    np.testing.assert_array_equal(found.confusion, runs.read_confusion(run))
+    clients = runs.read_clients(run)
+    np.testing.assert_allclose(found.by_client, clients['test_accuracy'], rtol=1e-6)
+    self.assertAlmostEqual(
+        numbers['worst_tenth_client_accuracy'], run.summary['worst_tenth_client_accuracy'],
+    )
+    best = evaluation.evaluate(run, 'best_validation', examples.Source('validation'))
+    self.assertAlmostEqual(
+        best.numbers()['accuracy'], float(np.nanmax(run.metrics['validation_accuracy'])), places=6
+    )
+    self.assertEqual(list(found.models), [
+        'models/best_validation', 'models/best_validation.keras', 'models/final',
+        'models/final.keras',
+    ])
+
+  def test_what_is_written_agrees_with_itself(self):
+    found = evaluation.evaluate(_run(), 'final', examples.Source('test'))
+    folder = self.create_tempdir().full_path
+    path = page.write(found, folder)
+    with open(os.path.join(folder, 'predictions.csv'), encoding='utf-8') as file:
+      rows = list(csv.DictReader(file))
+    right = [row['true_class'] == row['predicted_class'] for row in rows]
+    with open(os.path.join(folder, 'evaluation.json'), encoding='utf-8') as file:
+      numbers = json.load(file)
+    self.assertAlmostEqual(np.mean(right), numbers['accuracy'])
+    with open(os.path.join(folder, 'confusion.csv'), encoding='utf-8') as file:
+      matrix = np.array([row[1:] for row in csv.reader(file)][1:], int)
+    self.assertEqual(matrix.sum(), len(rows))
+    self.assertEqual(np.trace(matrix), sum(right))
+    with open(path, encoding='utf-8') as file:
+      self.assertNotRegex(file.read(), r'(src|href)="(?!#|data:)')
+
+  def test_images_of_unknown_class_get_predictions(self):
+    folder = self.create_tempdir()
+    digits = sources.load(sources.DataSpec('digits'))
+    for i in range(3):
+      pixels = (digits.test_x[i, :, :, 0] * 1).astype(np.uint8)
+      Image.fromarray(pixels).save(os.path.join(folder.full_path, f'{i}.png'))
+    found = evaluation.evaluate(_run(), 'final', examples.Source('test', images=folder.full_path))
+    self.assertFalse(found.is_labelled)
+    own = evaluation.evaluate(_run(), 'final', examples.Source('test'))
+    np.testing.assert_allclose(found.probabilities, own.probabilities[:3], atol=1e-5)
+    self.assertIn('Nobody knows the true classes', _text(page.write(found, folder.full_path)))
+
+  def test_other_data_have_no_clients(self):
+    found = evaluation.evaluate(_run(), 'final', examples.Source('test', dataset='digits'))
+    self.assertIsNone(found.by_client)
+    self.assertNotIn('clients', found.text())
+
+  def test_data_of_another_kind_are_refused(self):
+    run, other = _run(), sources.load(sources.DataSpec('digits'))
+    for changed, message in (
+        (other._replace(test_x=other.test_x[:, :4]), 'takes images of'),
+        (other._replace(num_classes=3), 'tells 10 classes apart, the data have 3'),
+    ):
+      with mock.patch.object(sources, 'load', lambda spec, data=changed: data):
+        with self.assertRaisesRegex(types.UsageError, message):
+          evaluation.evaluate(run, 'final', examples.Source('test', dataset='digits'))
+
+  def test_mistakes_are_one_line(self):
+    for arguments in (
+        [], ['--run_dir=/nowhere'], [f'--run_dir={_run().path}', '--on=test', '--images=d'],
+        [f'--run_dir={_run().path}', '--data_dir=d'], [f'--run_dir={_run().path}', '--images=/x'],
+    ):
+      self.assertEqual(evaluate.main(['evaluate', *arguments]), 2)
+
+
+def _text(path):
+  with open(path, encoding='utf-8') as file:
+    return file.read()
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,76 @@
+"""Tests of what a run keeps of its models."""
+
+import os
+
+import numpy as np
+import tensorflow_federated as tff
+from absl.testing import absltest
+
+from tests import toy
+from tff_noise import types
+from tff_noise.algorithms import algorithm
+from tff_noise.program import model_files
+from tff_noise.program import run_directory
+from tff_noise.program import trained_models
+
+
+def _evaluated(value, model=None):
+  weights = tff.learning.models.ModelWeights([np.full((2, 2), value, np.float32)], [])
+  return algorithm.Evaluated(model, weights)
+
+
+class TrainedModelsTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.run_ = run_directory.RunDirectory(self.create_tempdir().full_path)
+    self.model = toy.linear_model()
+
+  def _keep(self, keeper, *rounds):
+    for round_num, accuracy in rounds:
+      measured = {} if accuracy is None else {'validation_accuracy': accuracy}
+      keeper(round_num, measured, [_evaluated(round_num)])
+
+  def _best(self):
+    saved = trained_models.load(self.run_, model_files.BEST)
+    return saved.round_num, saved.validation_accuracy, float(saved.models[0].trainable[0][0, 0])
+
+  def test_every_model_comes_back(self):
+    other = toy.linear_model()
+    models = [_evaluated(1), _evaluated(2, other), _evaluated(3)]
+    trained_models.save(self.run_, model_files.FINAL, 7, 0.5, models, self.model)
+    saved = trained_models.load(self.run_, model_files.FINAL)
+    self.assertEqual((saved.round_num, saved.validation_accuracy), (7, 0.5))
+    self.assertEqual([float(m.trainable[0][0, 0]) for m in saved.models], [1, 2, 3])
+    self.assertEqual([len(m.non_trainable) for m in saved.models], [0, 0, 0])
+
+  def test_the_first_of_the_best_rounds_is_kept(self):
+    keeper = trained_models.BestKeeper(self.run_, self.model)
+    self._keep(keeper, (1, 0.25), (2, 0.75), (3, 0.75), (4, 0.5))
+    self.assertEqual(self._best(), (2, 0.75, 2))
+
+  def test_goes_on_after_rounds_that_are_done_again(self):
+    self._keep(trained_models.BestKeeper(self.run_, self.model), (1, 0.25), (2, 0.5), (3, 0.75))
+    # Killed, with round 1 as the last checkpoint.
+    again = trained_models.BestKeeper(self.run_, self.model)
+    self._keep(again, (2, 0.5))
+    self.assertEqual(self._best(), (3, 0.75, 3))
+    self._keep(again, (3, 0.75), (4, 1.0))
+    self.assertEqual(self._best(), (4, 1.0, 4))
+
+  def test_without_a_validation_set_nothing_is_kept(self):
+    self._keep(trained_models.BestKeeper(self.run_, self.model), (1, None))
+    with self.assertRaisesRegex(types.UsageError, 'where the server has a validation set'):
+      trained_models.load(self.run_, model_files.BEST)
+
+  def test_a_damaged_file_is_named(self):
+    path = model_files.weights(self.run_, model_files.FINAL)
+    os.makedirs(os.path.dirname(path))
+    with open(path, 'wb') as file:
+      file.write(b'no archive')
+    with self.assertRaisesRegex(types.UsageError, 'final.npz cannot be read'):
+      trained_models.load(self.run_, model_files.FINAL)
+
+
+if __name__ == '__main__':
+  absltest.main()

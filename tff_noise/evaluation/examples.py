@@ -1,0 +1,75 @@
+"""What a trained model is evaluated on."""
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_noise import types
+from tff_noise.data import image_folder
+from tff_noise.data import scene as scene_lib
+from tff_noise.data import sources
+from tff_noise.program import data as data_lib
+from tff_noise.program import flags
+from tff_noise.program import inputs
+from tff_noise.program import run_directory
+from tff_noise.report import runs
+
+
+class Source(NamedTuple):
+  """What a model is evaluated on.
+
+  Attributes:
+    on: 'test' or 'validation' of the run's own data.
+    dataset: Another data set, whose test set it is; or None.
+    data_dir: Where that lies.
+    images: A folder of images; or None.
+  """
+
+  on: str
+  dataset: str | None = None
+  data_dir: str | None = None
+  images: str | None = None
+
+  @property
+  def name(self) -> str:
+    """In names of files and in sentences."""
+    return 'images' if self.images else self.dataset or self.on
+
+  @property
+  def where(self) -> str:
+    """In a sentence: on examples of ..."""
+    if self.images:
+      return self.images
+    return f'the test set of {self.dataset}' if self.dataset else f'the {self.on} set'
+
+
+def load(run: runs.Run, source: Source) -> tuple[types.Dataset, types.Examples]:
+  """Returns the data set whose classes there are, and the examples.
+
+  Raises:
+    types.UsageError: If files are missing or damaged, or the run's own data are not what they were.
+  """
+  config = flags.config_of_run(run.flags)
+  if source.dataset is None:
+    dataset = data_lib.load_dataset(config)
+    inputs.check(run_directory.RunDirectory(run.path), inputs.digests(config, dataset))
+  else:
+    spec = sources.DataSpec(source.dataset, source.data_dir, '', config.image_size)
+    dataset = sources.load(spec)
+  if source.images:
+    return dataset, image_folder.read_any(source.images, dataset.class_names)
+  if source.on == 'test':
+    return dataset, types.Examples(dataset.test_x, dataset.test_y)
+  found = scene_lib.validation(dataset, runs.read_scene(run))
+  if found is None:
+    raise types.UsageError(f'{run.path} has no validation set: --on=test')
+  return dataset, found
+
+
+def names(x: np.ndarray) -> Sequence[str]:
+  """Returns what examples are called: paths of files, or positions."""
+  if x.dtype.kind == 'S':
+    return [os.fsdecode(path) for path in x]
+  return [str(i) for i in range(len(x))]

@@ -1,0 +1,141 @@
+"""The trained models of a run, in NumPy files: the last ones, and those of the best validation.
+
+They are the models that the run evaluates: one for most methods, every client's of RHFL. The files
+are small and quickly written; `bin/train` and `bin/evaluate` make Keras models and SavedModels of
+them.
+"""
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_noise import types
+from tff_noise.algorithms import algorithm as algorithm_lib
+from tff_noise.models import keras_model
+from tff_noise.models import portable
+from tff_noise.program import model_files
+from tff_noise.program import run_directory
+
+_WHY_NOT = {
+    model_files.FINAL: 'it is written when a run is finished',
+    model_files.BEST: 'it is written where the server has a validation set (--validation_fraction)',
+}
+
+
+class Saved(NamedTuple):
+  """What a file holds.
+
+  Attributes:
+    round_num: After which round the models were like this.
+    validation_accuracy: In [0, 1]; nan where there is no validation set.
+    models: At least one.
+  """
+
+  round_num: int
+  validation_accuracy: float
+  models: Sequence[portable.Trained]
+
+
+def save(
+    run: run_directory.RunDirectory,
+    which: str,
+    round_num: int,
+    validation_accuracy: float,
+    models: Sequence[algorithm_lib.Evaluated],
+    default: keras_model.KerasModel,
+) -> None:
+  """Writes models, whole or not at all.
+
+  Args:
+    run: Of which run.
+    which: `model_files.FINAL` or `BEST`.
+    round_num: After which round.
+    validation_accuracy: In [0, 1], or nan.
+    models: At least one.
+    default: What weights are of whose model is None.
+  """
+  recipes, arrays, about = [], {}, []
+  for i, (model, weights) in enumerate(models):
+    one = portable.of(model or default, weights)
+    recipe = {'config': one.config, 'combination': one.combination, 'draws': one.draws}
+    if recipe not in recipes:
+      recipes.append(recipe)
+    about.append({
+        'recipe': recipes.index(recipe), 'trainable': len(one.trainable),
+        'non_trainable': len(one.non_trainable),
+    })
+    for kind in ('trainable', 'non_trainable'):
+      arrays |= {f'{i}/{kind}/{k}': values for k, values in enumerate(getattr(one, kind))}
+  content = {
+      'round': round_num, 'validation_accuracy': float(validation_accuracy), 'recipes': recipes,
+      'models': about,
+  }
+  file = io.BytesIO()
+  np.savez(file, about=np.array(json.dumps(content)), **arrays)
+  os.makedirs(run.file(model_files.FOLDER), exist_ok=True)
+  run_directory.write_bytes(model_files.weights(run, which), file.getvalue())
+
+
+def load(run: run_directory.RunDirectory, which: str) -> Saved:
+  """Reads what `save` wrote.
+
+  Raises:
+    types.UsageError: If it is missing or damaged.
+  """
+  file = model_files.weights(run, which)
+  try:
+    with np.load(file, allow_pickle=False) as archive:
+      content = json.loads(str(archive['about']))
+      models = [
+          portable.Trained(
+              **content['recipes'][about['recipe']],
+              **{
+                  kind: [archive[f'{i}/{kind}/{k}'] for k in range(about[kind])]
+                  for kind in ('trainable', 'non_trainable')
+              },
+          )
+          for i, about in enumerate(content['models'])
+      ]
+      return Saved(content['round'], content['validation_accuracy'], models)
+  except FileNotFoundError as error:
+    raise types.UsageError(f'{file} is not there: {_WHY_NOT[which]}') from error
+  except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    raise types.UsageError(f'{file} cannot be read ({type(error).__name__})') from error
+
+
+class BestKeeper:
+  """Keeps the models of the round that is best on the validation set so far."""
+
+  def __init__(self, run: run_directory.RunDirectory, default: keras_model.KerasModel):
+    """Goes on with what is there: a round that is repeated comes to the same."""
+    self._run, self._default = run, default
+    self._best = (-1, 0)
+    if os.path.exists(model_files.weights(run, model_files.BEST)):
+      saved = load(run, model_files.BEST)
+      self._best = (saved.validation_accuracy, saved.round_num)
+
+  def __call__(
+      self,
+      round_num: int,
+      evaluated: Mapping[str, float],
+      models: Sequence[algorithm_lib.Evaluated],
+  ) -> None:
+    """Takes the models of a round, if they are better than all before.
+
+    Args:
+      round_num: The round.
+      evaluated: With 'validation_accuracy', or nothing is kept.
+      models: What was evaluated.
+    """
+    accuracy = evaluated.get('validation_accuracy')
+    if accuracy is None:
+      return
+    best, when = self._best
+    if accuracy > best or (accuracy == best and round_num < when):
+      self._best = (accuracy, round_num)
+      save(self._run, model_files.BEST, round_num, accuracy, models, self._default)
