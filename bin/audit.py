@@ -67,7 +67,7 @@ was no evidence for something.
       docs/privacy.md."""
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str] = sys.argv) -> int:
   """Returns the exit status, see `_HELP`."""
   return command_line.run('audit', lambda: _main(argv))
 

@@ -52,7 +52,7 @@ for _define, _name, _default, _text in (
 _NAMES = frozenset(_FLAGS)
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str] = sys.argv) -> int:
   """Returns 0 if every cell (of the shard) has a result, 1 if some have none, 2 after a mistake."""
   return command_line.run(
       'compare', lambda: _main(argv), 'interrupted; the same command continues the grid'

@@ -48,7 +48,7 @@ The models themselves are in models/ of the run: final.keras and final/, a Saved
 pixels to probabilities and need nothing of this package; they are written if they are not there."""
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str] = sys.argv) -> int:
   """Returns the exit status: 0, or 2 after one line on stderr about what to change."""
   return command_line.run('evaluate', lambda: _main(argv))
 

@@ -21,7 +21,7 @@ Writes report.html and plots/ into the directory of a run. Imports no TensorFlow
       The run directory, finished or not."""
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str] = sys.argv) -> int:
   """Returns the exit status: 0, or 2 after one line on stderr about what to change."""
   return command_line.run('report', lambda: _report(argv))
 

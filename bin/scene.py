@@ -29,7 +29,7 @@ and shows it: statistics, scene.npz (for --scene of bin/train) and four pictures
 Every other flag is one of bin/train: see the groups Data and Label noise of its --help."""
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str] = sys.argv) -> int:
   """Returns the exit status: 0, or 2 after one line on stderr about what to change."""
   return command_line.run('scene', lambda: _scene(argv))
 

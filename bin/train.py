@@ -7,7 +7,7 @@ from tff_noise.program import command_line
 from tff_noise.program import flags
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str] = sys.argv) -> int:
   """Returns the exit status.
 
   0 when all is done; 2 after one line on stderr about what to change; 130 after Ctrl-C (and 143

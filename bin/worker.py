@@ -33,7 +33,7 @@ let only the driver in from another machine.
 """
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str] = sys.argv) -> int:
   """Returns 0 at its end, 1 if the worker ends by itself, 2 after a mistake."""
   return command_line.run('worker', lambda: _main(argv))
 

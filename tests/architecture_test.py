@@ -24,6 +24,8 @@ _LAYERS = (
     ('tff_noise.program',),
     ('tff_noise.report',),
     ('tff_noise.audit', 'tff_noise.compare', 'tff_noise.evaluation'),
+    ('tff_noise.api',),
+    ('tff_noise.__init__',),
     ('bin',),
 )
 

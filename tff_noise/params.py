@@ -2,7 +2,10 @@
 
 import dataclasses
 import importlib
+import importlib.util
 import math
+import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -85,6 +88,33 @@ def require_one_of(params: Any, name: str, allowed: Sequence[str]) -> None:
   """Raises `ValueError` unless the named parameter is one of `allowed`."""
   if getattr(params, name) not in allowed:
     raise ValueError(f'{name} must be one of {", ".join(allowed)}, got {getattr(params, name)!r}')
+
+
+def named(place: str, flag: str) -> Any:
+  """Returns what a user names by a flag, from a module of their own.
+
+  Args:
+    place: `package.module:NAME`; looked for from where the user stands, too.
+    flag: For messages.
+
+  Raises:
+    types.UsageError: If there is no such module, it cannot be imported, or has no such name.
+  """
+  module, _, name = place.partition(':')
+  if os.getcwd() not in sys.path:
+    sys.path.append(os.getcwd())
+  try:
+    return getattr(importlib.import_module(module), name)
+  except Exception as error:  # A module of the user's may raise whatever it likes.
+    raise types.UsageError(
+        f'--{flag}={place} cannot be imported ({type(error).__name__}: {error}): it has to be '
+        'package.module:NAME, on the PYTHONPATH or below this folder'
+    ) from error
+
+
+def source_of(place: str) -> str:
+  """Returns the path of the file that what `named` returns is written in."""
+  return importlib.util.find_spec(place.partition(':')[0]).origin
 
 
 def implementation(place: str) -> Any:

@@ -6,6 +6,7 @@ import functools
 from typing import Any, NamedTuple
 
 from tff_noise import params as params_lib
+from tff_noise import types
 from tff_noise.algorithms import fedcorr_params
 from tff_noise.algorithms import parameters
 from tff_noise.optimizers import catalog as optimizers
@@ -18,7 +19,7 @@ class Entry(NamedTuple):
     name: Its name.
     title: One line for `--list_methods`.
     paper: Where it comes from.
-    place: `module:function` in this folder, from (`task.Task`, parameters) to the algorithm.
+    place: `package.module:function`, from (`task.Task`, parameters) to the algorithm.
     params: Frozen dataclass of its own parameters; `__post_init__` checks them.
     stages: The names that --stages takes.
     per_client: What the server, or another client, sees of single clients, which no secure sum can
@@ -50,7 +51,7 @@ class Entry(NamedTuple):
 
   def build(self, task: Any, params: Any) -> Any:
     """Returns the `algorithm.Algorithm` for a `task.Task`; loads TensorFlow."""
-    function = params_lib.implementation(f'tff_noise.algorithms.{self.place}')
+    function = params_lib.implementation(self.place)
     if self.name in optimizers.OPTIMIZERS:
       function = functools.partial(function, optimizer=self.name)
     return function(task, params)
@@ -148,14 +149,33 @@ _ENTRIES = (
           stages=('estimate', 'correct', 'revise'), takes_base=True, report=('transition',)),
 )
 
-ALGORITHMS = {
+
+class _Catalog(dict):
+  """Entries by name; one of a user's own is in it by `package.module:ENTRY`."""
+
+  def __contains__(self, name):
+    return super().__contains__(name) or ':' in name
+
+  def __missing__(self, name):
+    if ':' not in name:
+      raise KeyError(name)
+    entry = params_lib.named(name, 'method')
+    if not isinstance(entry, Entry) or super().__contains__(entry.name):
+      raise types.UsageError(
+          f'--method={name} must be a tff_noise.algorithms.catalog.Entry with a name that no other '
+          f'method has, got {entry!r}'
+      )
+    return entry
+
+
+ALGORITHMS = _Catalog({
     **{
         o.name: Entry(
-            o.name, o.title, o.paper, 'plain:build', o.params,
+            o.name, o.title, o.paper, 'tff_noise.algorithms.plain:build', o.params,
             per_client=o.per_client, compares_models=o.compares_models,
             chooses_clients=o.chooses_clients,
         )
         for o in optimizers.OPTIMIZERS.values()
     },
-    **{entry.name: entry for entry in _ENTRIES},
-}
+    **{e.name: e._replace(place=f'tff_noise.algorithms.{e.place}') for e in _ENTRIES},
+})

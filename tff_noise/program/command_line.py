@@ -61,6 +61,15 @@ def run(name: str, body: Callable[[], int], interrupted: str = 'interrupted') ->
   except types.RunError as error:
     print(f'{name}: {error}', file=sys.stderr)
     return 1
+  except ModuleNotFoundError as error:
+    if error.name != 'tensorflow_federated':
+      raise
+    print(
+        f'{name}: TensorFlow Federated is not installed: pip install --no-deps '
+        'tensorflow-federated==0.87.0 (pip cannot install it with what it asks for)',
+        file=sys.stderr,
+    )
+    return 2
   except KeyboardInterrupt:
     print(f'{name}: {interrupted}', file=sys.stderr)
     return 130

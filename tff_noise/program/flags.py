@@ -34,7 +34,9 @@ def _define_all():
       flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_float, flags.DEFINE_boolean,
   )
   for group, define, name, default, doc in (
-      ('What', text, 'method', 'feddpcont', 'Method: ' + ', '.join(catalog.ALGORITHMS) + '.'),
+      ('What', text, 'method', 'feddpcont',
+       'Method: ' + ', '.join(catalog.ALGORITHMS)
+       + '; or one of your own, package.module:ENTRY, see CONTRIBUTING.md.'),
       ('What', flags.DEFINE_multi_string, 'param', [],
        'NAME=VALUE, a parameter of the method, see --list_methods.'),
       ('What', text, 'base', '',
@@ -100,7 +102,8 @@ def _define_all():
       ('Label noise', text, 'noise_matrix', None,
        'A K x K matrix (.npy, .csv): row i has the probabilities of the labels of class i.'),
       ('Model', text, 'model', 'mlp',
-       'mlp, cnn, resnet18, resnet34 (3x3 stem), resnet50, vit_tiny.'),
+       'mlp, cnn, resnet18, resnet34 (3x3 stem), resnet50, vit_tiny; or one of your own, '
+       'package.module:function, called as those of tff_noise/models/architectures.py.'),
       ('Model', text, 'norm', 'group',
        'group or batch; batch statistics are averaged with the weights.'),
       ('Model', integer, 'image_size', 0,
@@ -320,7 +323,10 @@ def methods_text() -> str:
   lines = []
   for name, method in catalog.ALGORITHMS.items():
     lines += [name, f'  {method.title}', f'  {method.paper}']
+    meanings = params_lib.meanings(method.params)
     for field in dataclasses.fields(method.params):
       lines.append(f'  --param={field.name}={field.default}')
+      meaning = meanings.get(field.name, '')
+      lines += textwrap.wrap(meaning, 92, initial_indent=' ' * 6, subsequent_indent=' ' * 6)
     lines.append('')
   return '\n'.join(lines).rstrip()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tff_noise import params
 from tff_noise import types
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
@@ -45,6 +46,9 @@ def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, s
   }
   found = {name: _of_array(values) for name, values in parts.items() if values is not None}
   files = {name: getattr(config, name) for name in _FILES}
+  # Code that the digest of this package's does not cover.
+  own = {n: getattr(config, n) for n in ('method', 'model') if ':' in getattr(config, n)}
+  files |= {name: params.source_of(place) for name, place in own.items()}
   named = {f'--{name}': _of_files(path) for name, path in files.items() if path is not None}
   return {**found, **named}
 

@@ -125,7 +125,7 @@ class RunConfig:
         ('dataset', sources.DATASETS),
         ('partition', partition.PARTITIONS),
         ('noise', noise.NOISES),
-        ('model', MODELS),
+        ('model', MODELS if ':' not in self.model else (self.model,)),
         ('norm', NORMS),
         ('augmentation', AUGMENTATIONS),
         ('local_optimizer', LOCAL_OPTIMIZERS),
@@ -470,4 +470,5 @@ class RunConfig:
       return self.run_name
     text = json.dumps(self.identity(), sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f'{self.method}_{self.dataset}_seed{self.seed}_{digest}'
+    method = re.sub(r'[^A-Za-z0-9]+', '-', self.method)
+    return f'{method}_{self.dataset}_seed{self.seed}_{digest}'

@@ -3,6 +3,7 @@
 import functools
 from typing import NamedTuple
 
+from tff_noise import params
 from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.algorithms import catalog
@@ -136,12 +137,10 @@ def _build_model(config, dataset, architecture):
   """The model of this architecture for these images."""
   # Image files are brought to their size when they are read, pixels in the model.
   image_files = dataset.train_x.dtype.kind == 'S'
-  if architecture not in architectures.MODELS:
-    known = ', '.join(architectures.MODELS)
-    raise types.UsageError(f'there is no model {architecture!r}, it must be one of {known}')
+  build = _architecture(architecture)
   try:
     with precision.mixed_precision(config.mixed_precision):
-      network = architectures.MODELS[architecture](
+      network = build(
           dataset.image_shape,
           dataset.num_classes,
           norm=config.norm,
@@ -152,9 +151,24 @@ def _build_model(config, dataset, architecture):
   except ValueError as error:
     if isinstance(error, types.UsageError):
       raise
+    if ':' in architecture:
+      raise types.UsageError(f'--model={architecture}: {error}') from error
     # Keras says in many lines that a layer has nothing left to work on.
     raise types.UsageError(
         f'--model={architecture} cannot take images of {config.image_size or dataset.image_shape}: '
         'use a larger --image_size, or a smaller model'
     ) from error
-  return keras_model.from_keras(network, image_files=image_files)
+  try:
+    return keras_model.from_keras(network, image_files=image_files)
+  except ValueError as error:
+    raise types.UsageError(f'--model={architecture}: {error}') from error
+
+
+def _architecture(name):
+  """The function that builds it, of this package or the user's own."""
+  if ':' in name:
+    return params.named(name, 'model')
+  if name not in architectures.MODELS:
+    known = ', '.join(architectures.MODELS)
+    raise types.UsageError(f'there is no model {name!r}, it must be one of {known}')
+  return architectures.MODELS[name]

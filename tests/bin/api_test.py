@@ -1,0 +1,74 @@
+"""Tests of runs from Python, of methods and models of one's own among them."""
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+
+import numpy as np
+from absl.testing import absltest
+
+import tff_noise
+from docs.examples import own_method
+from tff_noise import types
+
+_OWN = 'docs.examples.own_method'
+
+
+class ApiTest(absltest.TestCase):
+
+  def _train(self, **flags):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+      run = tff_noise.train(root_dir=self.root, clients=4, clients_per_round=2, **flags)
+    return run, said.getvalue()
+
+  def setUp(self):
+    super().setUp()
+    self.root = self.create_tempdir().full_path
+
+  def test_own_method_and_model_run_within_an_event_loop_and_are_continued(self):
+    async def notebook():
+      return self._train(
+          rounds=2, method=f'{_OWN}:METHOD', model=f'{_OWN}:network', param=['weight=0.25'],
+      )
+
+    run, said = asyncio.run(notebook())
+    self.assertIn('round 2/2', said)
+    self.assertEqual(run.summary['rounds'], 2)
+    self.assertLen(run.metrics['test_accuracy'], 2)
+    self.assertIn('docs-examples-own-method-METHOD_digits_seed0', run.path)
+    self.assertTrue(os.path.exists(run.file('report.html')))
+    probabilities = run.model(np.zeros((3, 8, 8, 1), np.uint8))
+    np.testing.assert_allclose(np.sum(probabilities, 1), np.ones(3), rtol=1e-5)
+    again, said = self._train(
+        rounds=2, method=f'{_OWN}:METHOD', model=f'{_OWN}:network', param=['weight=0.25'],
+    )
+    self.assertEqual(again.path, run.path)
+    self.assertIn('is complete', said)
+    # The digest of the code covers this package alone.
+    with open(run.file('config.json'), encoding='utf-8') as file:
+      inputs = json.load(file)['inputs']
+    self.assertContainsSubset(['--method', '--model'], inputs)
+
+  def test_mistakes_are_exceptions_with_the_line_of_the_program(self):
+    for flags, message in (
+        ({'method': 'nope'}, '^--method must be one of'),
+        ({'method': f'{_OWN}:METHOD', 'param': 'weight=2'}, r'weight must be in \[0, 1\], got 2'),
+        ({'method': f'{_OWN}:Params'}, 'must be a tff_noise.algorithms.catalog.Entry'),
+        ({'method': 'no.such:METHOD'}, r'cannot be imported \(ModuleNotFoundError'),
+        # Found by the process of the run alone.
+        ({'dataset': 'npz', 'data_dir': '/nowhere'}, '^--data_dir=/nowhere is neither a file'),
+        ({'model': f'{_OWN}:nope'}, 'has no attribute'),
+    ):
+      with self.assertRaisesRegex(types.UsageError, message):
+        self._train(**flags)
+
+  def test_an_example_of_parameters_checks_them(self):
+    with self.assertRaisesRegex(ValueError, 'weight must be in'):
+      own_method.Params(weight=-1)
+
+
+if __name__ == '__main__':
+  absltest.main()

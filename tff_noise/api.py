@@ -1,0 +1,131 @@
+"""Runs from Python: one call, in a script or a notebook.
+
+The run is a process of its own, as from the command line: it shares nothing with this one, whose
+event loop, TensorFlow and TFF context stay as they are.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tff_noise import types
+
+
+class TrainedRun(NamedTuple):
+  """A finished run.
+
+  Attributes:
+    path: Of its directory.
+    summary: The content of `summary.json`.
+    metrics: A row a round: a `pandas.DataFrame` where pandas is installed, otherwise NumPy arrays
+      `[rounds]` by column.
+  """
+
+  path: str
+  summary: Mapping[str, Any]
+  metrics: Any
+
+  @property
+  def model(self) -> Any:
+    """The trained `tf.keras.Model`, from raw pixels to probabilities; loads TensorFlow.
+
+    Raises:
+      types.UsageError: Where there is not one Keras model, see `models/` in `path`.
+    """
+    import tensorflow as tf
+
+    file = self.file('models/final.keras')
+    if not os.path.exists(file):
+      raise types.UsageError(
+          f'{file} is not there: clients have models of their own (models/final.npz), or one has '
+          'layers that Keras does not know (models/final is a SavedModel)'
+      )
+    return tf.keras.models.load_model(file)
+
+  def file(self, name: str) -> str:
+    """The path of a file of the run, such as 'report.html'."""
+    return os.path.join(self.path, name)
+
+
+def train(*, verbose: bool = True, **flags: Any) -> TrainedRun:
+  """Runs or continues what flags of `bin/train` describe, and returns what came of it.
+
+  `tff_noise.train(method='fedcorr', dataset='digits', rounds=50)`; a flag that may be given
+  several times, such as `param`, takes a list.
+
+  Args:
+    verbose: Whether what the run says is printed.
+    **flags: Of `bin/train`, without their dashes.
+
+  Raises:
+    types.UsageError: What `bin/train` says and ends with status 2.
+    types.RunError: What it ends with otherwise.
+  """
+  from tff_noise.program import flags as flags_lib
+
+  arguments = [f'--{name}={_text(one)}' for name, value in flags.items() for one in _list(value)]
+  # Mistakes are told before a process starts.
+  config = flags_lib.config_of_command_line(['train', *arguments])
+  _run(arguments, verbose)
+  return load(config.path())
+
+
+def _list(value):
+  if value is None:
+    return []
+  return value if isinstance(value, list | tuple) else [value]
+
+
+def _text(value):
+  return str(value).lower() if isinstance(value, bool) else value
+
+
+def _run(arguments, verbose):
+  from tff_noise import child
+
+  # An installed package has the programs within it.
+  installed = importlib.util.find_spec('tff_noise.bin') is not None
+  command = [sys.executable, '-m', 'tff_noise.bin.train' if installed else 'bin.train', *arguments]
+  path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
+  process = child.start(
+      command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+      text=True, env={**os.environ, 'PYTHONPATH': path},
+  )
+  said = ''
+  try:
+    for line in process.stdout:
+      said = line.rstrip() or said
+      if verbose:
+        print(line, end='', flush=True)
+    status = process.wait()
+  except BaseException:
+    child.stop(process)
+    raise
+  finally:
+    process.stdout.close()
+  if status:
+    raise (types.UsageError if status == 2 else types.RunError)(said.removeprefix('train: '))
+
+
+def load(path: str) -> TrainedRun:
+  """Returns a finished run by its directory.
+
+  Raises:
+    types.UsageError: If it is none, not finished, or damaged.
+  """
+  from tff_noise.report import runs
+
+  run = runs.read_run(path)
+  if not run.finished:
+    raise types.UsageError(f'{path} is not finished: the same call continues it')
+  metrics = dict(run.metrics)
+  if importlib.util.find_spec('pandas') is not None:
+    import pandas as pd
+
+    metrics = pd.DataFrame(metrics).set_index('round')
+  return TrainedRun(run.path, run.summary, metrics)
