@@ -1,4 +1,4 @@
-"""The packages of the wheel: `pip install .`; the rest is in pyproject.toml. Bazel reads neither."""
+"""The packages of the wheel; the rest is in pyproject.toml. Bazel reads neither."""
 
 import setuptools
 

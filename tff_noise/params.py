@@ -3,8 +3,10 @@
 import dataclasses
 import importlib
 import importlib.util
+import inspect
 import math
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -88,6 +90,14 @@ def require_one_of(params: Any, name: str, allowed: Sequence[str]) -> None:
   """Raises `ValueError` unless the named parameter is one of `allowed`."""
   if getattr(params, name) not in allowed:
     raise ValueError(f'{name} must be one of {", ".join(allowed)}, got {getattr(params, name)!r}')
+
+
+def meanings(kind: type) -> dict[str, str]:
+  """Returns what the fields of a dataclass mean, by name: what its docstring says of them."""
+  text = inspect.getdoc(kind) or ''
+  entries = re.split(r'\n  (?=\w+: )', text.partition('\nAttributes:')[2])
+  parts = (entry.partition(': ') for entry in entries)
+  return {name.strip(): ' '.join(meaning.split()) for name, _, meaning in parts if meaning}
 
 
 def named(place: str, flag: str) -> Any:

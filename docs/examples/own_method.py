@@ -1,7 +1,7 @@
 """A method and a model of one's own, without a change of tff_noise.
 
-  python -m bin.train --method=docs.examples.own_method:METHOD --param=weight=0.5 \\
-      --model=docs.examples.own_method:network
+  python -m bin.train --method=docs.examples.own_method:METHOD --param=weight=0.5
+  python -m bin.train --model=docs.examples.own_method:network
 
 METHOD says nothing that loads TensorFlow: its parameters are read before. The method here is FedAvg
 whose loss mixes cross-entropy with the mean absolute error, which forgives wrong labels (Ghosh et

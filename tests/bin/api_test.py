@@ -7,6 +7,7 @@ import json
 import os
 
 import numpy as np
+import tensorflow as tf  # Keras that a test imports first loads no models.
 from absl.testing import absltest
 
 import tff_noise
@@ -32,14 +33,19 @@ class ApiTest(absltest.TestCase):
     async def notebook():
       return self._train(
           rounds=2, method=f'{_OWN}:METHOD', model=f'{_OWN}:network', param=['weight=0.25'],
+          metrics_hook='docs.examples.metrics_hook:json_lines',
       )
 
     run, said = asyncio.run(notebook())
     self.assertIn('round 2/2', said)
     self.assertEqual(run.summary['rounds'], 2)
     self.assertLen(run.metrics['test_accuracy'], 2)
+    with open(run.file('metrics.jsonl'), encoding='utf-8') as file:
+      lines = [json.loads(line) for line in file]
+    self.assertEqual([line['test_accuracy'] for line in lines], list(run.metrics['test_accuracy']))
     self.assertIn('docs-examples-own-method-METHOD_digits_seed0', run.path)
     self.assertTrue(os.path.exists(run.file('report.html')))
+    self.assertTrue(tf.executing_eagerly())
     probabilities = run.model(np.zeros((3, 8, 8, 1), np.uint8))
     np.testing.assert_allclose(np.sum(probabilities, 1), np.ones(3), rtol=1e-5)
     again, said = self._train(

@@ -19,16 +19,26 @@ class MetricsManagersTest(absltest.TestCase):
     super().setUp()
     self.run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
 
-  def _release(self, *rows):
+  def _release(self, *rows, hook=None):
     async def release():
-      built = managers.build_metrics_managers(self.run_dir)
+      built = managers.build_metrics_managers(self.run_dir, ['warm up', 'train'], hook)
       for key, row in enumerate(rows, 1):
         for manager in built:
           await manager.release(row, key)
 
     asyncio.run(release())
 
-  def test_tensorboard_has_a_group_for_each_stage_and_no_gaps_as_values(self):
+  def test_a_hook_gets_every_row(self):
+    got = []
+    self._release(
+        _Row('warm up', 0.5, 3), _Row('train', 0.75, 4), hook=lambda *args: got.append(args)
+    )
+    self.assertEqual(got, [
+        ({'stage': 'warm up', 'test_accuracy': 0.5, 'clients': 3}, 1),
+        ({'stage': 'train', 'test_accuracy': 0.75, 'clients': 4}, 2),
+    ])
+
+  def test_tensorboard_has_one_name_whatever_the_stage_and_no_gaps_as_values(self):
     self._release(_Row('warm up', 0.5, 3), _Row('train', np.nan, 3), _Row('train', 0.75, 4))
     events = event_accumulator.EventAccumulator(self.run_dir.file('tensorboard'))
     events.Reload()
@@ -39,11 +49,9 @@ class MetricsManagersTest(absltest.TestCase):
         ]
         for tag in events.Tags()['tensors']
     }
-    self.assertEqual(
-        set(values),
-        {'warm up/test accuracy', 'warm up/clients', 'train/test accuracy', 'train/clients'},
-    )
-    self.assertEqual([step for step, _ in values['train/test accuracy']], [3])
+    self.assertEqual(set(values), {'test accuracy', 'clients', 'stage'})
+    self.assertEqual([step for step, _ in values['test accuracy']], [1, 3])
+    self.assertEqual([step for step, _ in values['stage']], [1, 2, 3])
 
   def test_rows_of_a_round_that_is_run_again_are_replaced(self):
     self._release(_Row('train', 0.5, 3), _Row('train', 0.6, 3))

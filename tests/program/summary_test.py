@@ -340,6 +340,11 @@ class TextTest(SummaryTestCase):
     self.assertIn('largest standard error 0.072, a class has 0.100 on average', text)
     self.assertIn('prior shrinkage keeps 66% of its signal', text)
 
+  def test_a_precise_estimate_that_the_prior_does_not_use_is_not_called_informative(self):
+    text = self._sharing(signal=0.02)
+    self.assertNotIn('is informative', text)
+    self.assertIn('is precise enough, but the prior hardly uses it', text)
+
   def test_uninformative_estimate(self):
     text = self._sharing(informative=False)
     self.assertIn('NOT informative', text)

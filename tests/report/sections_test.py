@@ -38,7 +38,7 @@ class CommandTest(SectionsTestCase):
     run = self._run(config=run_files.config(param=[], clients=20, rounds=100,
                                             partition='openset_uniform'))
     self.assertEqual(
-        sections.command(run), 'bazel run //bin:train -- --method=feddpcont --seed=3'
+        sections.command(run), './bazelw run //bin:train -- --method=feddpcont --seed=3'
     )
 
   def test_gives_the_recorded_flags_back(self):
@@ -50,7 +50,7 @@ class CommandTest(SectionsTestCase):
     command = sections.command(run)
     self.assertIn(' \\\n', command)
     words = shlex.split(command.replace('\\\n', ''))
-    self.assertEqual(words[:4], ['bazel', 'run', '//bin:train', '--'])
+    self.assertEqual(words[:4], ['./bazelw', 'run', '//bin:train', '--'])
     values = flags.parse(['train', *words[4:]])
     for name, value in run.flags.items():
       self.assertEqual(values[name].value, value, name)
@@ -58,7 +58,7 @@ class CommandTest(SectionsTestCase):
   def test_switches_and_flags_that_are_gone(self):
     run = self._run(config={'flags': {'resume': False, 'old': 3, 'method': 'fedavg'}})
     self.assertEqual(
-        sections.command(run), 'bazel run //bin:train -- --noresume --old=3 --method=fedavg'
+        sections.command(run), './bazelw run //bin:train -- --noresume --old=3 --method=fedavg'
     )
 
 

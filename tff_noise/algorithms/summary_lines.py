@@ -50,6 +50,8 @@ def label_sharing(summary: Mapping[str, Any]) -> Sequence[str]:
   if labels['epsilon'] is None:
     return ['  label sharing   unflipped histogram: no privacy (the upper bound of the paper)']
   verdict = 'informative' if labels['informative'] else 'NOT informative'
+  if labels['informative'] and labels['signal'] < estimator.FAINT_SIGNAL:
+    verdict = 'precise enough, but the prior hardly uses it'
   return [
       f'  label sharing   epsilon {labels["epsilon"]} for each label; the estimate from '
       f'{labels["num_labels"]} labels is {verdict}',

@@ -13,6 +13,8 @@ import numpy as np
 
 from tff_noise.privacy import mechanism as mechanism_lib
 
+# Below this share of its signal a prior is almost uniform.
+FAINT_SIGNAL = 0.1
 PRIORS = ('shrinkage', 'projected', 'inverse', 'none')
 
 

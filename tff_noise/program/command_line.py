@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import errno
 import importlib
 import logging
 import os
@@ -49,12 +50,18 @@ def run(name: str, body: Callable[[], int], interrupted: str = 'interrupted') ->
 
   Returns:
     That of `body`; 2 after one line on stderr about what to change; 1 after one about what went
-    wrong; 130 after Ctrl-C.
+    wrong; 130 after Ctrl-C; 141 where nobody reads its output any more.
   """
   # `bazel run` starts programs in its own tree; paths are meant from where the user stands.
   os.chdir(os.environ.get('BUILD_WORKING_DIRECTORY', '.'))
   try:
-    return body()
+    status = body()
+    sys.stdout.flush()
+    return status
+  except BrokenPipeError:
+    # Whoever reads, as `head` does, has enough; Python would complain when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141
   except types.UsageError as error:
     print(f'{name}: {error}', file=sys.stderr)
     return 2
@@ -70,6 +77,14 @@ def run(name: str, body: Callable[[], int], interrupted: str = 'interrupted') ->
         file=sys.stderr,
     )
     return 2
+  except OSError as error:
+    if error.errno != errno.ENOSPC:
+      raise
+    print(
+        f'{name}: no space is left on the disk; make room, and the same command goes on',
+        file=sys.stderr,
+    )
+    return 1
   except KeyboardInterrupt:
     print(f'{name}: {interrupted}', file=sys.stderr)
     return 130

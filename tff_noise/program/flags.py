@@ -11,6 +11,7 @@ from typing import Any
 
 from absl import flags
 
+from tff_noise import params as params_lib
 from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.optimizers import catalog as optimizers
@@ -190,6 +191,10 @@ def _define_all():
        'begin.'),
       ('Run', integer, 'eval_every', 1, 'Rounds between evaluations on the test set.'),
       ('Run', integer, 'checkpoint_every', 5, 'Rounds between checkpoints.'),
+      ('Run', text, 'metrics_hook', None,
+       'package.module:function of your own, from the run\'s directory and flags to what is called '
+       'with the metrics of each round, by name, and its number: W&B, MLflow, ... See '
+       'docs/examples/metrics_hook.py.'),
   ):
     _define(group, define, name, default, doc)
 

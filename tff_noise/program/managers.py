@@ -4,6 +4,7 @@ import glob
 import math
 import os
 import shutil
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow_federated as tff
@@ -12,6 +13,8 @@ from tff_noise import types
 from tff_noise.program import run_directory
 
 _KEPT_STATES = 2
+# Called with a round's row of `metrics.csv`, by column, and its number; twice if it is run twice.
+Hook = Callable[[Mapping[str, Any], int], None]
 
 
 class StateManager(tff.program.FileProgramStateManager):
@@ -49,30 +52,52 @@ def state_reader(folder: str) -> StateManager:
 
 
 def build_metrics_managers(
-    run: run_directory.RunDirectory,
+    run: run_directory.RunDirectory, stages: Sequence[str], hook: Hook | None = None
 ) -> list[tff.program.ReleaseManager]:
-  """Returns the managers of `metrics.csv` and `tensorboard/`."""
+  """Returns the managers of `metrics.csv` and `tensorboard/`, and of a hook.
+
+  Args:
+    run: The run.
+    stages: The names of its stages, in order.
+    hook: A user's, called last.
+  """
   return [
       _csv_manager(run, 'metrics.csv'),
-      _TensorBoardByStage(run.file('tensorboard')),
+      _TensorBoard(run.file('tensorboard'), stages),
+      *([_Hooked(hook)] if hook else []),
   ]
 
 
-class _TensorBoardByStage(tff.program.ReleaseManager):
-  """TFF's TensorBoard manager, with a group for each stage and names for people."""
+class _TensorBoard(tff.program.ReleaseManager):
+  """TFF's TensorBoard manager, with the stage as its number, 1 the first, and names for people.
 
-  def __init__(self, folder: str):
+  The same measure has one name whatever the stage, so that methods can be laid over each other.
+  """
+
+  def __init__(self, folder: str, stages: Sequence[str]):
     self._manager = tff.program.TensorBoardReleaseManager(folder)
+    self._stages = list(stages)
 
   async def release(self, value: Any, key: int) -> None:
     """See base class; texts and what was not measured are left out."""
     row = value._asdict()
+    row['stage'] = 1 + self._stages.index(row['stage'])
     scalars = {
-        f'{row["stage"]}/{name.replace("_", " ")}': number
-        for name, number in row.items()
+        name.replace('_', ' '): number for name, number in row.items()
         if not isinstance(number, str) and not math.isnan(number)
     }
     await self._manager.release(scalars, key)
+
+
+class _Hooked(tff.program.ReleaseManager):
+  """Hands each round's row to a user's function."""
+
+  def __init__(self, hook: Hook):
+    self._hook = hook
+
+  async def release(self, value: Any, key: int) -> None:
+    """See base class."""
+    self._hook(value._asdict(), key)
 
 
 def build_timing_manager(run: run_directory.RunDirectory) -> tff.program.ReleaseManager:

@@ -37,7 +37,7 @@ CLIENT_DP_MECHANISMS = ('gaussian', 'discrete_gaussian', 'tree')
 # that another runtime sums in another order; so a run may be continued with other values of these.
 EXECUTION_ONLY = frozenset({
     'root_dir', 'run_name', 'resume', 'resume_other_code', 'overwrite', 'runtime', 'workers',
-    'max_concurrent_clients', 'checkpoint_every',
+    'max_concurrent_clients', 'checkpoint_every', 'metrics_hook',
 })
 
 
@@ -118,6 +118,7 @@ class RunConfig:
   overwrite: bool
   eval_every: int
   checkpoint_every: int
+  metrics_hook: str | None
 
   def __post_init__(self):
     for name, allowed in (

@@ -10,6 +10,7 @@ import sys
 from importlib import metadata
 
 from tff_noise import child
+from tff_noise import params
 from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.data import client_data
@@ -144,6 +145,9 @@ def _train(config, prepared, scene, evaluations, weights, directory):
       algorithm.fields, _declare(directory, algorithm), directory.file('ledger.jsonl'),
       ledger_seal.of_run(directory), code_version.digest(),
   )
+  hook = None
+  if config.metrics_hook:
+    hook = params.named(config.metrics_hook, 'metrics_hook')(directory.path, config.identity())
   with progress.bar(algorithm.rounds) as on_round:
     return asyncio.run(
         training.run(
@@ -154,7 +158,9 @@ def _train(config, prepared, scene, evaluations, weights, directory):
             ),
             evaluations=evaluations,
             state_manager=managers.build_state_manager(directory),
-            metrics_managers=managers.build_metrics_managers(directory),
+            metrics_managers=managers.build_metrics_managers(
+                directory, list(algorithm.stages), hook
+            ),
             timing_manager=managers.build_timing_manager(directory),
             on_round=on_round,
             ground_truth=ground_truth.build_columns(algorithm, scene),

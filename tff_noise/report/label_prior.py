@@ -4,12 +4,12 @@ import numpy as np
 
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
+from tff_noise.privacy import estimator
 from tff_noise.report import blocks
 from tff_noise.report import plots
 
 _VECTORS = ('raw', 'estimate', 'standard_error')
 # Below this share of its signal, a shrunken prior can hardly be told from uniform.
-_FAINT_SIGNAL = 0.1
 
 
 def _applies(run):
@@ -97,7 +97,7 @@ def verdict(labels) -> str:
       f'{first} It comes from {labels["num_labels"]:,} labels at epsilon {labels["epsilon"]}. The '
       f'prior "{labels["prior"]}" keeps {labels["signal"]:.0%} of its signal'
   )
-  if labels['signal'] < _FAINT_SIGNAL:
+  if labels['signal'] < estimator.FAINT_SIGNAL:
     return f'{text}, so contrastive labels were drawn almost uniformly.'
   return f'{text}.'
 

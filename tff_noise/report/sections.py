@@ -69,7 +69,7 @@ def command(run: runs.Run) -> str:
   A long one is broken into lines, which a shell takes as they are.
   """
   defaults = flags_lib.parse(['train'])
-  words = ['bazel', 'run', '//bin:train', '--']
+  words = ['./bazelw', 'run', '//bin:train', '--']
   for name, value in run.flags.items():
     default = defaults[name].value if name in defaults else None
     # The method and the seed are said even where they are the defaults.
