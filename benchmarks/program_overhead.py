@@ -91,7 +91,9 @@ def _run(size, rounds, on_round):
               clients=clients,
               evaluations={},
               state_manager=managers.build_state_manager(directory),
-              metrics_managers=managers.build_metrics_managers(directory),
+              metrics_managers=managers.build_metrics_managers(
+                  directory, list(algorithm.stages)
+              ),
               timing_manager=managers.build_timing_manager(directory),
               on_round=on_round,
               eval_every=1,

@@ -59,6 +59,18 @@ _TASK = {'rhfl': {'clients_per_round': 3}}
 _WITHOUT_A_STAGE = {'clipfl': {'prune': 0.0}}
 
 
+class _WatchedForm(types.CrossEntropy):
+  """Plain cross-entropy, which knows whether a loss has looked at its temperature."""
+
+  looked = set()
+  building = None
+
+  @property
+  def temperature(self):
+    _WatchedForm.looked.add(_WatchedForm.building)
+    return self[1]
+
+
 def _federation():
   draw = np.random.default_rng(0)
   # The third holds more than the 20 neighbours of an intrinsic dimension, the second one example.
@@ -77,7 +89,7 @@ def _task(entry, **changes):
   stages = dict.fromkeys(entry.stages, _STAGE_LENGTH)
   return task_lib.Task(**{
       'model': toy.linear_model('batch'),
-      'training': types.LocalTraining(2, 3, 0.1),
+      'training': types.LocalTraining(2, 3, 0.1, loss=_WatchedForm()),
       'label_privacy': task_lib.LabelPrivacy('1.0', 'shrinkage'),
       'rounds': _ROUNDS + num_clients * sum(stages.values()),
       'stages': stages,
@@ -102,6 +114,7 @@ class _Built(NamedTuple):
 def _build_anew(name, **changes):
   entry = catalog.ALGORITHMS[name]
   task = _task(entry, **changes)
+  _WatchedForm.building = name
   return _Built(entry.build(task, entry.params(**_PARAMS.get(name, {}))), task)
 
 
@@ -184,6 +197,12 @@ class ContractTest(federated_test_case.FederatedTestCase):
     self.assertTrue(dataclasses.is_dataclass(entry.params))
     with self.assertRaises(dataclasses.FrozenInstanceError):
       entry.params().anything = 1
+
+  @parameterized.named_parameters(*_ALL)
+  def test_losses_know_smoothing_temperature_and_flips_of_the_flags(self, name):
+    _build(name)
+    # Or --temperature, --label_smoothing and private labels would be wrong without a word.
+    self.assertIn(name, _WatchedForm.looked, 'its loss does not take `task.training.loss`')
 
   @parameterized.named_parameters(*_ALL)
   def test_trains_finite_and_repeatably(self, name):

@@ -85,7 +85,7 @@ def run(
           'clients': clients_of(algorithm, task, federation, ledger),
           'evaluations': evaluations or {},
           'state_manager': managers.build_state_manager(run_dir),
-          'metrics_managers': managers.build_metrics_managers(run_dir),
+          'metrics_managers': managers.build_metrics_managers(run_dir, list(algorithm.stages)),
           'timing_manager': managers.build_timing_manager(run_dir),
           'on_round': on_round,
           'eval_every': 1,
