@@ -40,13 +40,14 @@ class Dataset(NamedTuple):
 
   Attributes:
     name: The name of the data set.
-    train_x: uint8 `[n, height, width, channels]`, raw pixels; or bytes `[n]` (NumPy kind `S`), the
-      absolute paths of JPEG or PNG files, which are read where a client computes.
+    train_x: uint8 `[n, height, width, channels]`, raw pixels; or float32 `[n, d]`, features; or
+      bytes `[n]` (NumPy kind `S`), the absolute paths of JPEG or PNG files, which are read where a
+      client computes.
     train_y: int32 `[n]` in `[0, num_classes)`, the clean labels; `UNKNOWN` where nobody knows.
     test_x: As `train_x`, `m` of them.
     test_y: int32 `[m]`, clean.
     num_classes: K.
-    image_shape: (height, width, channels); image files are brought to it.
+    image_shape: (height, width, channels), image files are brought to it; of features (d,).
     pixel_scale: With `pixel_offset`, what takes a raw pixel to the model's input: `x * scale +
       offset`. One number, or one for each channel. The model applies it, so that bytes and not
       floats travel to the clients' computation.
@@ -67,7 +68,7 @@ class Dataset(NamedTuple):
   test_x: np.ndarray
   test_y: np.ndarray
   num_classes: int
-  image_shape: tuple[int, int, int]
+  image_shape: tuple[int, ...]
   pixel_scale: float | tuple[float, ...]
   pixel_offset: float | tuple[float, ...]
   class_names: tuple[str, ...]

@@ -59,15 +59,16 @@ _TASK = {'rhfl': {'clients_per_round': 3}}
 _WITHOUT_A_STAGE = {'clipfl': {'prune': 0.0}}
 
 
+# Algorithms whose loss has looked at the temperature, and those that were built, in order.
+_LOOKED, _BUILDING = set(), []
+
+
 class _WatchedForm(types.CrossEntropy):
   """Plain cross-entropy, which knows whether a loss has looked at its temperature."""
 
-  looked = set()
-  building = None
-
   @property
   def temperature(self):
-    _WatchedForm.looked.add(_WatchedForm.building)
+    _LOOKED.add(_BUILDING[-1])
     return self[1]
 
 
@@ -114,7 +115,7 @@ class _Built(NamedTuple):
 def _build_anew(name, **changes):
   entry = catalog.ALGORITHMS[name]
   task = _task(entry, **changes)
-  _WatchedForm.building = name
+  _BUILDING.append(name)
   return _Built(entry.build(task, entry.params(**_PARAMS.get(name, {}))), task)
 
 
@@ -202,7 +203,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
   def test_losses_know_smoothing_temperature_and_flips_of_the_flags(self, name):
     _build(name)
     # Or --temperature, --label_smoothing and private labels would be wrong without a word.
-    self.assertIn(name, _WatchedForm.looked, 'its loss does not take `task.training.loss`')
+    self.assertIn(name, _LOOKED, 'its loss does not take `task.training.loss`')
 
   @parameterized.named_parameters(*_ALL)
   def test_trains_finite_and_repeatably(self, name):

@@ -82,6 +82,20 @@ class ContentTest(_Test):
     self.assertEqual(dataset.client[:4].tolist(), [2, 0, 2, 1])
     self.assertEqual(dataset.client.dtype, np.int32)
 
+  def test_features_are_taken_as_they_are(self):
+    x = np.random.default_rng(0).normal(size=(_N, 3))
+    dataset = self.load(_arrays(x=x, x_test=x[:6]))
+    self.assertEqual((dataset.image_shape, dataset.pixel_scale), ((3,), 1.0))
+    np.testing.assert_array_equal(dataset.train_x, x.astype(np.float32))
+    for changed, message in (
+        ({'x': np.where(x > 1, np.inf, x), 'x_test': x[:6]}, 'features that are not finite'),
+        ({'x': 1e300 * x, 'x_test': x[:6]}, 'not finite as float32'),
+        ({'x': x}, 'x_test is uint8 of shape .* x is float32'),
+        ({'x': x[:, :, None]}, r'or floats \[n, d\]'),
+    ):
+      with self.assertRaisesRegex(types.UsageError, message):
+        self.load(_arrays(**changed))
+
   def test_class_names(self):
     dataset = self.load(_arrays(class_names=np.array(['a', 'b', 'ü'])))
     self.assertEqual(dataset.class_names, ('a', 'b', 'ü'))
@@ -183,7 +197,7 @@ class MistakeTest(_Test):
 
   def test_test_images_of_another_shape(self):
     self.assert_refused(
-        r'images of x_test have shape \(5, 4, 3\), those of x \(4, 5, 3\)',
+        r'x_test is uint8 of shape \(5, 4, 3\), x is uint8 of shape \(4, 5, 3\)',
         _arrays(x_test=np.zeros((6, 5, 4, 3), np.uint8)),
     )
 

@@ -6,18 +6,22 @@ import gc
 import os
 import pathlib
 import textwrap
+import types as types_lib
 
 import grpc
 import numpy as np
 import tensorflow_federated as tff
 from absl.testing import absltest
+from PIL import Image
 
 from docs.examples import client_state
 from docs.examples import digits
+from docs.examples import hugging_face
 from docs.examples import own_context
 from docs.examples import run_training_process
 from docs.examples import train_model
 from tff_noise import types
+from tff_noise.data import npz_file
 from tff_noise.federated import label_histogram
 
 # Chance is 0.1.
@@ -62,6 +66,18 @@ class ExamplesTest(absltest.TestCase):
 
 class ClaimsTest(absltest.TestCase):
   """What the page says about TFF."""
+
+  def test_hugging_face(self):
+    class Split(list):
+      features = {'label': types_lib.SimpleNamespace(names=['cat', 'dog'])}  # noqa: RUF012
+
+    examples = Split({'image': Image.new('L', (4, 3), i), 'label': i % 2} for i in range(6))
+    path = os.path.join(self.create_tempdir().full_path, 'data.npz')
+    hugging_face.write({'train': examples, 'test': examples[:2]}, path)
+    dataset = npz_file.load(path)
+    self.assertEqual(dataset.class_names, ('cat', 'dog'))
+    self.assertEqual(dataset.train_x.shape, (6, 3, 4, 1))
+    self.assertEqual(dataset.test_y.tolist(), [0, 1])
 
   def test_native_context_refuses_secure_sums(self):
     communicate, _ = label_histogram.build_label_histogram(

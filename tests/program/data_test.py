@@ -63,6 +63,27 @@ class DataTest(absltest.TestCase):
     )
     np.testing.assert_array_equal(np.sort(owned), np.flatnonzero(~held))
 
+  def test_a_subset_is_the_same_for_every_seed(self):
+    path = self._npz(client=np.repeat(np.arange(20), 2))
+    given = ('--dataset=npz', path, '--subset=10', '--partition=natural')
+    first, scene = _load(*given, '--clients_per_round=2')
+    other, _ = _load(*given, '--clients_per_round=2', '--seed=5')
+    self.assertLen(first.train_y, 10)
+    self.assertLen(first.test_y, 8)
+    np.testing.assert_array_equal(first.train_x, other.train_x)
+    self.assertEqual(scene.num_clients, len(np.unique(first.client)))
+    with self.assertRaisesRegex(types.UsageError, 'at most the 40 training examples, got 41'):
+      _load('--dataset=npz', path, '--subset=41', *_FEW)
+
+  def test_features_are_no_images(self):
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    path = self._npz(x=x, x_test=x[:8])
+    given = ('--dataset=npz', path, *_FEW)
+    self.assertEqual(_load(*given)[0].train_x.dtype, np.float32)
+    for flag in ('--augmentation=crop_flip', '--image_size=9'):
+      with self.assertRaisesRegex(types.UsageError, 'are for images, and the data are features'):
+        _load(*given, flag)
+
   def test_without_it_the_server_has_nothing(self):
     dataset, scene = _load()
     self.assertIsNone(scene_lib.validation(dataset, scene))
@@ -143,8 +164,6 @@ class DataTest(absltest.TestCase):
     np.testing.assert_array_equal(scene.sizes, [20, 10, 10])
     with self.assertRaisesRegex(types.UsageError, 'clients_per_round must be at most'):
       _load('--dataset=npz', self._npz(client=client), '--partition=natural')
-    with self.assertRaisesRegex(types.UsageError, '--clients cannot be given with'):
-      _config('--dataset=npz', '--partition=natural', '--clients=3')
 
   def test_human_labels_of_ones_own_file(self):
     clean = np.arange(40) % 4

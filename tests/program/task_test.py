@@ -35,6 +35,17 @@ class TaskTest(federated_test_case.FederatedTestCase):
     with self.assertRaisesRegex(types.UsageError, "^there is no model 'lenet', .* mlp, cnn, "):
       found.build_model('lenet')
 
+  def test_features_are_for_models_that_take_them(self):
+    draw = np.random.default_rng(0)
+    path = self.create_tempfile('data.npz').full_path
+    np.savez(path, x=draw.normal(size=(40, 3)), y=np.arange(40) % 2)
+    given = ('--dataset=npz', f'--data_dir={path}')
+    model = _prepared(*given)[1]().task.model
+    self.assertEqual(str(model.data_type), '<x=float32[?,3],y=int32[?],client=int32>*')
+    for name in ('cnn', 'resnet18', 'vit_tiny'):
+      with self.assertRaisesRegex(types.UsageError, f'--model={name} takes images, and the data'):
+        _prepared(*given, f'--model={name}')[1]()
+
   def test_what_builds_models_holds_no_images(self):
     # An algorithm gets it, and is to get no data.
     _, prepare = _prepared('--public_dataset=digits')

@@ -11,8 +11,8 @@ from tff_noise import rng
 from tff_noise import types
 
 _EXPECTED = (
-    'x (uint8 [n, height, width] or [n, height, width, channels]) and y (integers [n]), and may '
-    'hold clean_y, client, x_test with y_test, and class_names'
+    'x (uint8 [n, height, width] or [n, height, width, channels], or features, floats [n, d]) and '
+    'y (integers [n]), and may hold clean_y, client, x_test with y_test, and class_names'
 )
 _NAMES = frozenset(('x', 'y', 'clean_y', 'client', 'x_test', 'y_test', 'class_names'))
 
@@ -84,14 +84,25 @@ def _check_names(arrays, path):
 
 
 def _images(arrays, name, path):
-  """Returns uint8 `[n, height, width, channels]`."""
+  """Returns uint8 `[n, height, width, channels]`, or of features float32 `[n, d]`."""
   x = arrays[name]
+  if x.dtype.kind == 'f' and x.ndim == 2 and x.size:
+    return _features(x, name, path)
   if x.dtype != np.uint8 or x.ndim not in (3, 4) or not x.size:
     raise types.UsageError(
-        f'{path}: {name} must be uint8 [n, height, width] or [n, height, width, channels] and not '
-        f'empty, found {x.dtype} of shape {x.shape}; convert it'
+        f'{path}: {name} must be uint8 [n, height, width] or [n, height, width, channels], or '
+        f'floats [n, d], and not empty, found {x.dtype} of shape {x.shape}; convert it'
     )
   return x if x.ndim == 4 else x[..., np.newaxis]
+
+
+def _features(x, name, path):
+  found = x.astype(np.float32)
+  if not np.isfinite(found).all():
+    raise types.UsageError(
+        f'{path}: {name} has features that are not finite as float32: replace or leave them out'
+    )
+  return found
 
 
 def _integers(arrays, name, path, size):
@@ -167,10 +178,10 @@ def _test_set(arrays, x, true_y, test, path):
   if 'x_test' not in arrays:
     return x[test], true_y[test]
   test_x = _images(arrays, 'x_test', path)
-  if test_x.shape[1:] != x.shape[1:]:
+  if (test_x.shape[1:], test_x.dtype) != (x.shape[1:], x.dtype):
     raise types.UsageError(
-        f'{path}: the images of x_test have shape {test_x.shape[1:]}, those of x {x.shape[1:]}; '
-        'make them the same'
+        f'{path}: x_test is {test_x.dtype} of shape {test_x.shape[1:]}, x is {x.dtype} of shape '
+        f'{x.shape[1:]}; make them the same'
     )
   return test_x, _labels(arrays, 'y_test', path, len(test_x))
 
@@ -186,7 +197,8 @@ def _owners(arrays, size, train, path):
 def load(data_dir: str) -> types.Dataset:
   """Reads a data set from one `.npz` file.
 
-  `x` are the images and `y` their labels. If there are `clean_y` too, these are the true classes
+  `x` are the images, or features, which the model takes as they are: bring them to a common scale.
+  `y` are their labels. If there are `clean_y` too, these are the true classes
   and `y` what people called them. `client` says who holds an example, as any integer. Without
   `x_test` and `y_test`, one example in five, always the same ones, becomes the test set, with its
   clean label.
@@ -213,7 +225,7 @@ def load(data_dir: str) -> types.Dataset:
       test_y=test_y,
       num_classes=num_classes,
       image_shape=x.shape[1:],
-      pixel_scale=1 / 255,
+      pixel_scale=1.0 if x.dtype.kind == 'f' else 1 / 255,
       pixel_offset=0.0,
       class_names=_class_names(arrays, num_classes, path),
       human_y=y[train] if 'clean_y' in arrays else None,

@@ -15,8 +15,9 @@ def pixels(
     pixel_scale: float | Sequence[float] = 1.0,
     pixel_offset: float | Sequence[float] = 0.0,
     image_size: int = 0,
+    dtype: str = 'uint8',
 ):
-  """Returns the input, uint8 `[b, *input_shape]`, and the same as scaled float32.
+  """Returns the input, `[b, *input_shape]`, and the same as scaled float32.
 
   Args:
     input_shape: (height, width, channels); without `image_size` any shape.
@@ -24,8 +25,9 @@ def pixels(
     pixel_offset: See `pixel_scale`.
     image_size: Height and width of what follows, interpolated bilinearly from the pixels without
       rounding to bytes; 0 leaves the images as they are.
+    dtype: Of the input: uint8, or float32 of features that are no pixels.
   """
-  raw = tf.keras.Input(input_shape, dtype='uint8', name='pixels')
+  raw = tf.keras.Input(input_shape, dtype=dtype, name='pixels')
   x = raw
   # Without a resized image no layer: a place in the config is part of an initialiser's seed.
   if image_size:

@@ -11,6 +11,9 @@ from tff_noise.data import scene as scene_lib
 from tff_noise.data import sources
 from tff_noise.program import run_config
 
+# Which examples a subset has must not change with the experiment's seed, as the test set does not.
+_SUBSET_SEED = 0
+
 
 def load_dataset(config: run_config.RunConfig) -> types.Dataset:
   """Reads the data set and the server's own validation images, and checks the flags against it.
@@ -19,6 +22,12 @@ def load_dataset(config: run_config.RunConfig) -> types.Dataset:
     types.UsageError: If files are missing or damaged, or flags do not suit the data.
   """
   dataset = sources.load(config.data_spec())
+  if dataset.train_x.dtype.kind == 'f' and (config.image_size or config.augmentation != 'none'):
+    raise types.UsageError(
+        '--image_size and --augmentation are for images, and the data are features: leave them out'
+    )
+  if config.subset:
+    dataset = _subset(dataset, config.subset)
   config.check_with_data(len(dataset.train_y), dataset.num_classes)
   if config.public_dataset is not None:
     dataset = dataset._replace(public=_public_images(config, dataset))
@@ -29,6 +38,25 @@ def load_dataset(config: run_config.RunConfig) -> types.Dataset:
   if dataset.train_x.dtype.kind != 'S':
     examples = examples._replace(x=image_folder.read_pixels(examples.x, dataset.image_shape))
   return dataset._replace(validation=examples)
+
+
+def _subset(dataset, size):
+  """The data set with so many of its training examples, the same for every seed."""
+  count = len(dataset.train_y)
+  if size > count:
+    raise types.UsageError(f'--subset must be at most the {count} training examples, got {size}')
+  ids = np.sort(rng.generator(_SUBSET_SEED, 'subset').permutation(count)[:size])
+
+  def part(values):
+    return None if values is None else values[ids]
+
+  client = part(dataset.client)
+  if client is not None:
+    client = np.unique(client, return_inverse=True)[1].astype(np.int32)
+  return dataset._replace(
+      train_x=dataset.train_x[ids], train_y=dataset.train_y[ids], human_y=part(dataset.human_y),
+      client=client,
+  )
 
 
 def _public_images(config, dataset):

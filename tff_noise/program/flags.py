@@ -57,12 +57,14 @@ def _define_all():
       ('Data', text, 'dataset', 'digits',
        "digits (built in: scikit-learn's 1,797 8x8 scans); cifar10, cifar100 (standard binary or "
        'Python layout); cifar10n, cifar100n (with human labels); clothing1m; image_folder '
-       '(train/CLASS/*.jpg and test/CLASS/*.jpg); npz (x, y, and if you like clean_y, client, '
-       'x_test, y_test).'),
+       '(train/CLASS/*.jpg and test/CLASS/*.jpg); npz (x, images or features, y, and if you like '
+       'clean_y, client, x_test, y_test).'),
       ('Data', text, 'data_dir', None, 'Where its files are; nothing is downloaded.'),
       ('Data', text, 'human_labels', '',
        'Which human labels: worse (default), aggre, random1, random2, random3 of cifar10n; fine of '
        'cifar100n.'),
+      ('Data', integer, 'subset', 0,
+       'For quick tries: so many of the training examples, always the same; 0 for all.'),
       ('Data', real, 'validation_fraction', 0.0,
        'Share of the training examples that the server holds out, with clean labels, in [0, 1).'),
       ('Data', text, 'validation_dir', None,

@@ -58,6 +58,7 @@ class RunConfig:
   dataset: str
   data_dir: str | None
   human_labels: str
+  subset: int
   validation_fraction: float
   validation_dir: str | None
   public_dataset: str | None
@@ -182,7 +183,8 @@ class RunConfig:
                     'one of ' + ', '.join(sources.DATASETS))
     elif self.public_dir is not None:
       raise types.UsageError('--public_dir is given without --public_dataset: name the data set')
-    self._require('image_size', self.image_size >= 0, 'at least 0')
+    for name in ('image_size', 'subset'):
+      self._require(name, getattr(self, name) >= 0, 'at least 0')
     self._require_human_labels()
     self._require('seed', 0 <= self.seed < 2**63, 'in [0, 2**63)')
     if self.scene is None:

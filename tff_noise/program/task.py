@@ -137,6 +137,8 @@ def _build_model(config, dataset, architecture):
   """The model of this architecture for these images."""
   # Image files are brought to their size when they are read, pixels in the model.
   image_files = dataset.train_x.dtype.kind == 'S'
+  # A function of the user's own need not know of features.
+  features = {'dtype': 'float32'} if dataset.train_x.dtype.kind == 'f' else {}
   build = _architecture(architecture)
   try:
     with precision.mixed_precision(config.mixed_precision):
@@ -147,12 +149,18 @@ def _build_model(config, dataset, architecture):
           pixel_scale=dataset.pixel_scale,
           pixel_offset=dataset.pixel_offset,
           image_size=0 if image_files else config.image_size,
+          **features,
       )
   except ValueError as error:
     if isinstance(error, types.UsageError):
       raise
     if ':' in architecture:
       raise types.UsageError(f'--model={architecture}: {error}') from error
+    if features:
+      raise types.UsageError(
+          f'--model={architecture} takes images, and the data are features of shape '
+          f'{dataset.image_shape}: use --model=mlp, or one of your own (package.module:function)'
+      ) from error
     # Keras says in many lines that a layer has nothing left to work on.
     raise types.UsageError(
         f'--model={architecture} cannot take images of {config.image_size or dataset.image_shape}: '

@@ -1,0 +1,72 @@
+"""Tests of data of others as a file for --dataset=npz."""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tff_noise import types
+from tff_noise.data import adapters
+from tff_noise.data import npz_file
+
+
+class _ClientData:
+  """As far as `tff.simulation.datasets.ClientData` is looked at."""
+
+  client_ids = ('b', 'a')
+
+  def create_tf_dataset_for_client(self, name):
+    labels = {'a': [0, 1], 'b': [2, 0, 1]}[name]
+    images = tf.fill([len(labels), 4, 5], np.float32(0.5))
+    return tf.data.Dataset.from_tensor_slices({'pixels': images, 'label': labels})
+
+
+class AdaptersTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.path = os.path.join(self.create_tempdir().full_path, 'data.npz')
+
+  def _load(self, clients, **more):
+    adapters.write_npz(self.path, clients, **more)
+    return npz_file.load(self.path)
+
+  def test_client_data(self):
+    dataset = self._load(
+        _ClientData(), x='pixels', y='label', test=[(np.zeros((4, 5), np.float32), 1)],
+        class_names=('x', 'y', 'z'),
+    )
+    self.assertEqual(dataset.train_x.shape, (5, 4, 5, 1))
+    self.assertEqual(int(dataset.train_x[0, 0, 0, 0]), 128)
+    np.testing.assert_array_equal(dataset.train_y, [2, 0, 1, 0, 1])
+    np.testing.assert_array_equal(dataset.client, [0, 0, 0, 1, 1])
+    self.assertEqual((dataset.test_y.tolist(), dataset.class_names), ([1], ('x', 'y', 'z')))
+
+  @parameterized.parameters(list, lambda clients: dict(enumerate(clients)))
+  def test_data_sets_of_features_in_a_list_or_by_name(self, form):
+    clients = form([
+        tf.data.Dataset.from_tensor_slices((np.full((3, 2), c, np.float64), [0, 1, 2]))
+        for c in range(2)
+    ])
+    dataset = self._load(clients, test=[([0.5, 0.5], 0)])
+    np.testing.assert_array_equal(dataset.train_x[:, 0], [0, 0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(dataset.client, [0, 0, 0, 1, 1, 1])
+
+  def test_mistakes_say_what_was_found(self):
+    image = np.zeros((2, 2), np.uint8)
+    for clients, message in (
+        ([[{'image': image, 'label': 0}]], "'x' and 'y' .* found image, label"),
+        ([[(image, 'cat')]], 'found tuple'),
+        ([[(image, 0), (image[:1], 1)]], 'one shape'),
+        ([[(np.full((2, 2), 7.0), 0)]], r'floats in .0, 1.'),
+        ([], 'one shape, found none'),
+    ):
+      with self.assertRaisesRegex(types.UsageError, message):
+        adapters.write_npz(self.path, clients)
+      self.assertFalse(os.path.exists(self.path))
+
+
+if __name__ == '__main__':
+  absltest.main()

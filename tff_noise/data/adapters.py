@@ -1,0 +1,93 @@
+"""Data that others hold, brought into the .npz file that `--dataset=npz` reads."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tff_noise import types
+
+
+def write_npz(
+    path: str,
+    clients: Any,
+    *,
+    test: Iterable[Any] | None = None,
+    x: str = 'x',
+    y: str = 'y',
+    class_names: Sequence[str] = (),
+) -> None:
+  """Writes examples, and who holds them, to a file for `--dataset=npz --partition=natural`.
+
+  Args:
+    path: The file.
+    clients: A `tff.simulation.datasets.ClientData`; or one iterable of examples for each client,
+      such as a `tf.data.Dataset`, in a list or by name.
+    test: Examples for the test set; without them a fifth of all become it.
+    x: Where an example is a mapping, under which name its image (uint8, or floats in [0, 1]) or its
+      features are. An example may also be a pair.
+    y: And under which its label is, an integer from 0 on.
+    class_names: K names, if they have some.
+
+  Raises:
+    types.UsageError: If an example is neither, or examples have different shapes.
+  """
+  xs, ys, owners = [], [], []
+  for number, examples in enumerate(_by_client(clients)):
+    for example in _numpy(examples):
+      image, label = _pair(example, x, y)
+      xs.append(image)
+      ys.append(label)
+      owners.append(number)
+  arrays = {'x': _stacked(xs), 'y': np.array(ys), 'client': np.array(owners)}
+  if test is not None:
+    pairs = [_pair(example, x, y) for example in _numpy(test)]
+    arrays |= {
+        'x_test': _stacked([image for image, _ in pairs]),
+        'y_test': np.array([label for _, label in pairs]),
+    }
+  if class_names:
+    arrays['class_names'] = np.array(class_names)
+  np.savez(path, **arrays)
+
+
+def _by_client(clients):
+  """The examples of each client in turn."""
+  if hasattr(clients, 'create_tf_dataset_for_client'):
+    return (clients.create_tf_dataset_for_client(name) for name in clients.client_ids)
+  return clients.values() if isinstance(clients, Mapping) else clients
+
+
+def _numpy(examples):
+  """A `tf.data.Dataset` as NumPy; anything else as it is."""
+  return getattr(examples, 'as_numpy_iterator', examples.__iter__)()
+
+
+def _pair(example, x, y):
+  try:
+    image, label = (example[x], example[y]) if isinstance(example, Mapping) else example
+    return np.asarray(image), int(label)
+  except (KeyError, TypeError, ValueError) as error:
+    what = ', '.join(example) if isinstance(example, Mapping) else type(example).__name__
+    raise types.UsageError(
+        f'an example must be a pair of image and label, or a mapping with {x!r} and {y!r} (name '
+        f'others by x= and y=), found {what}'
+    ) from error
+
+
+def _stacked(xs):
+  """`[n, ...]`; images of floats in [0, 1] become bytes, as files have them."""
+  shapes = {image.shape for image in xs}
+  if len(shapes) != 1:
+    raise types.UsageError(
+        f'all examples must have one shape, found {sorted(shapes) or "none"}: bring them to one'
+    )
+  found = np.stack(xs)
+  if found.ndim == 2 or found.dtype == np.uint8:
+    return found
+  if found.dtype.kind != 'f' or found.min() < 0 or found.max() > 1:
+    raise types.UsageError(
+        f'images must be bytes, or floats in [0, 1], found {found.dtype} in [{found.min()}, '
+        f'{found.max()}]: convert them'
+    )
+  return np.round(255 * found).astype(np.uint8)
