@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import gc
+import json
 import os
 import pathlib
 import textwrap
@@ -100,6 +101,15 @@ class ClaimsTest(absltest.TestCase):
 
 
 class PageTest(absltest.TestCase):
+
+  def test_notebook_was_executed_and_has_no_place_of_ours_in_it(self):
+    text = pathlib.Path('docs/notebook.ipynb').read_text(encoding='utf-8')
+    self.assertNotRegex(text, r'/(tmp|home|root|work)/')
+    cells = [c for c in json.loads(text)['cells'] if c['cell_type'] == 'code']
+    self.assertEqual([c['execution_count'] for c in cells], list(range(1, len(cells) + 1)))
+    for cell in cells:
+      compile(''.join(cell['source']), 'notebook', 'exec')
+      self.assertNotIn('error', [output['output_type'] for output in cell['outputs']])
 
   def test_code_is_that_of_the_examples(self):
     page = pathlib.Path('docs/own_program.md').read_text(encoding='utf-8')
