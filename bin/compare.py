@@ -3,6 +3,7 @@
 import hashlib
 import math
 import os
+import shlex
 import sys
 import textwrap
 import time
@@ -64,7 +65,8 @@ def _main(argv):
   if values.help:
     print(_help_text())
     return 0
-  return _compare(values, rest)
+  command = shlex.join(['./bazelw', 'run', '//bin:compare', '--', *argv[1:]])
+  return _compare(values, rest, command)
 
 
 def _help_text():
@@ -77,7 +79,7 @@ def _help_text():
   return '\n'.join(lines)
 
 
-def _compare(values, extra):
+def _compare(values, extra, command):
   if values.jobs < 1:
     raise types.UsageError(f'--jobs must be at least 1, got {values.jobs}')
   stray = [text for text in extra if not text.startswith('--')]
@@ -104,7 +106,7 @@ def _compare(values, extra):
     found = [(r.cell, r.record) for r in results if r.record is not None]
     run_directory.write_text(path, records.added(path, found))
   if shard is None:
-    _tabulate(out, grid, results)
+    _tabulate(out, grid, results, command)
   else:
     _list_left(shard, results)
   for outcome in failed:
@@ -116,7 +118,7 @@ def _compare(values, extra):
   return 1 if any(r.problem for r in results) else 0
 
 
-def _tabulate(out, grid, results):
+def _tabulate(out, grid, results, command):
   markdown = tables.to_markdown(grid, results)
   for file, text in (
       ('table.md', markdown),
@@ -127,7 +129,7 @@ def _tabulate(out, grid, results):
   command_line.load_matplotlib()
   from tff_noise.compare import page
 
-  page.write(out.path, grid, results)
+  page.write(out.path, grid, results, command)
   print(markdown)
   print(f'written to {out.path}', file=sys.stderr)
 

@@ -6,6 +6,7 @@ import re
 from absl.testing import absltest
 
 from tests.compare import grid_case
+from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import page
 from tff_noise.compare import tables
 
@@ -40,6 +41,35 @@ class PageTest(grid_case.GridCase):
     self.assertCountEqual(
         names, ['over_settings.png', 'over_rounds_0.png', 'over_rounds_1.png']
     )
+
+  def test_says_on_what_it_was_run_and_by_which_command(self):
+    self.write()
+    folder = self.create_tempdir().full_path
+    cell = self.grid.cells[0]
+    with open(os.path.join(cell.config.path(), 'report.html'), 'w', encoding='utf-8') as file:
+      file.write('report')
+    page.write(folder, self.grid, tables.collect(self.grid), './bazelw run //bin:compare -- --x=1')
+    with open(os.path.join(folder, 'comparison.html'), encoding='utf-8') as file:
+      text = file.read()
+    self.assertIn('./bazelw run //bin:compare -- --x=1', text)
+    self.assertIn('noise symmetric of rate 0.2', text)
+    self.assertIn('openset_uniform', text)
+    self.assertIn('c0de', text)
+    [link] = re.findall(r'<a href="([^"]*)">', text)
+    self.assertTrue(os.path.samefile(
+        os.path.join(folder, link), os.path.join(cell.config.path(), 'report.html')
+    ))
+
+  def test_a_number_that_is_swept_is_drawn_as_lines(self):
+    grid = grid_lib.from_flags(
+        ['fedavg', 'feddpcont'], ['noise_rate=0.2,0.4,0.6'], [0], [], self.root,
+        metric=grid_case.METRIC, baseline=None,
+    )
+    for cell in grid.cells:
+      grid_case.write_run(cell.config.path(), cell.config, 0.5 + cell.config.noise_rate / 2)
+    folder, text = self._page(grid)
+    self.assertIn('swept.png', os.listdir(os.path.join(folder, 'plots')))
+    self.assertIn('Over --noise_rate.', text)
 
   def test_what_has_no_result_is_told(self):
     self.write(('fedavg', 'noise_rate=0.4', 1))

@@ -202,9 +202,9 @@ class ContentTest(parameterized.TestCase):
 
   def test_mean_and_band_by_hand(self):
     curves = {'a': np.array([[0.1, 0.4], [0.3, 0.8]]), 'b': np.array([[0.5, 0.5]])}
-    for band, low in (('std', 0.2 - np.sqrt(0.02)), ('range', 0.1)):
+    for band, low in (('std', 20 - np.sqrt(200)), ('range', 10)):
       axes = plots.accuracy_curves(curves, band=band).axes[0]
-      np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.2, 0.6])
+      np.testing.assert_allclose(axes.lines[0].get_ydata(), [20, 60])
       self.assertLen(axes.collections, 1)  # One seed has no spread.
       self.assertAlmostEqual(axes.collections[0].get_paths()[0].vertices[:, 1].min(), low)
 
@@ -214,6 +214,16 @@ class ContentTest(parameterized.TestCase):
     np.testing.assert_array_equal(figure.axes[0].lines[0].get_xdata(), [2, 4])
     self.assertIn('a (n = 1)', _texts(figure))
     self.assertLen(figure.axes[0].lines, 1)
+
+  def test_a_sweep_is_drawn_over_its_values_in_order(self):
+    figure = plots.swept(
+        {0.4: {'a': np.array([50.0, 60.0])}, 0.2: {'a': np.array([80.0]), 'b': np.array([70.0])}},
+        name='noise_rate', title='Best',
+    )
+    line = figure.axes[0].containers[0].lines[0]
+    np.testing.assert_allclose(line.get_xdata(orig=False), [0.2, 0.4])
+    np.testing.assert_allclose(line.get_ydata(orig=False), [80, 55])
+    self.assertContainsSubset(['noise_rate', 'a', 'b'], _texts(figure))
 
   def test_unknown_band(self):
     with self.assertRaisesRegex(ValueError, "band must be 'std' or 'range', got 'x'"):

@@ -122,7 +122,7 @@ def _aligned(rows):
   """Lines of a table whose long cells go over several lines."""
   limit = max(_CELL, _LINE // len(rows[0]))
   cells = [
-      [_wrapped(c.short if isinstance(c, blocks.Folded) else c, limit) or [''] for c in row]
+      [_wrapped(c if isinstance(c, str) else c.short, limit) or [''] for c in row]
       for row in rows
   ]
   columns = zip(*cells, strict=True)

@@ -12,6 +12,7 @@ from tff_noise import types
 from tff_noise.audit import finding
 from tff_noise.data import client_data
 from tff_noise.data import scene as scene_lib
+from tff_noise.federated import evaluation
 from tff_noise.privacy import ledger
 from tff_noise.program import clients as clients_lib
 from tff_noise.program import run_config
@@ -81,5 +82,6 @@ def _row(config, prepared, dataset, scene, rounds):
   own = training.program_state(state, clients, book).own_of_clients
   models = algorithm.evaluated(state, own)
   for name, evaluate in training_run.evaluations_of(task.model, dataset, scene).items():
-    row |= {f'{name}_{m}': float(v) for m, v in evaluate(models).items()}
+    found = evaluate(models)
+    row |= {f'{name}_{measure}': found[measure] for measure in evaluation.MEASURES}
   return {k: float(v) for k, v in row.items()}

@@ -15,10 +15,22 @@ from tff_noise.report import html
 from tff_noise.report import plots
 from tff_noise.report import sections
 
+# With fewer values a table says as much.
+_FEWEST_SWEPT = 3
 
-def write(folder: str, grid: grid_lib.Grid, results: Sequence[tables.Result]) -> str:
-  """Writes `comparison.html` and `plots/` into `folder`; returns the path of the page."""
-  built = _sections(grid, results)
+
+def write(
+    folder: str, grid: grid_lib.Grid, results: Sequence[tables.Result], command: str = ''
+) -> str:
+  """Writes `comparison.html` and `plots/` into `folder`; returns the path of the page.
+
+  Args:
+    folder: It is there.
+    grid: What was compared.
+    results: Of its cells.
+    command: What makes the page again.
+  """
+  built = _sections(folder, grid, results, command)
   os.makedirs(os.path.join(folder, 'plots'), exist_ok=True)
   for section in built:
     for block in section.blocks:
@@ -30,7 +42,7 @@ def write(folder: str, grid: grid_lib.Grid, results: Sequence[tables.Result]) ->
   return path
 
 
-def _sections(grid, results):
+def _sections(folder, grid, results, command):
   finished = sum(r.record is not None for r in results)
   head = [
       blocks.Numbers((
@@ -38,7 +50,12 @@ def _sections(grid, results):
           blocks.Number(str(len(grid.seeds)), 'seeds', ', '.join(map(str, grid.seeds))),
       )),
   ]
-  head.append(blocks.Text(f'Run at {grid.scale}.'))
+  head += [blocks.Text(f'Run at {grid.scale}.'), _settings(grid)]
+  codes = sorted({r.record.code for r in results if r.record is not None and r.record.code})
+  if codes:
+    head.append(blocks.Text(f'Digest of the code that made the runs: {", ".join(codes)}.'))
+  if command:
+    head.append(blocks.Code(command))
   listed = tables.problems(results)
   if listed:
     head.append(
@@ -48,7 +65,11 @@ def _sections(grid, results):
             summary=f'Without a result: {len(listed)}',
         )
     )
+  head.append(_runs(folder, grid))
   built = [sections.Built('What was run', head)]
+  sweep = _sweep(grid, results)
+  if sweep is not None:
+    built.append(sections.Built('Over what is swept', [sweep]))
   over_settings = _heat_map(grid, results)
   if over_settings is not None:
     built.append(sections.Built('Over settings', [over_settings]))
@@ -66,6 +87,64 @@ def _sections(grid, results):
   curves = [_curves(grid, results, i, s) for i, s in enumerate(grid.settings)]
   built.append(sections.Built('Over rounds', [c for c in curves if c is not None]))
   return built
+
+
+def _settings(grid):
+  """A row for each column of the grid: what its runs are on, as far as all methods share it."""
+  rows = []
+  for setting in grid.settings:
+    flags = [cell.config.identity() for cell in grid.cells if cell.setting == setting]
+    shared = {k: v for k, v in flags[0].items() if all(f[k] == v for f in flags)}
+    noise = sections.noise_text(shared) if 'noise' in shared else 'by method'
+    if shared.get('scene'):
+      noise = f'scene {shared["scene"]}'
+    rows.append((setting, *(
+        str(shared.get(name, 'by method')) for name in ('dataset', 'partition')
+    ), noise, *(
+        str(shared.get(name, 'by method'))
+        for name in ('model', 'clients', 'clients_per_round', 'local_epochs', 'rounds')
+    )))
+  return blocks.Table(
+      ('setting', 'data', 'partition', 'noise', 'model', 'clients', 'of them in a round',
+       'local epochs', 'rounds'), rows,
+  )
+
+
+def _runs(folder, grid):
+  """Where the runs are; a report is drawn by `bin/report` where it is not there."""
+  rows = []
+  for cell in grid.cells:
+    path = os.path.join(cell.config.path(), 'report.html')
+    shown = cell.config.name()
+    if os.path.exists(path):
+      shown = blocks.Link(shown, os.path.relpath(path, folder))
+    rows.append((cell.method, cell.setting, str(cell.seed), shown))
+  return blocks.Table(
+      ('method', 'setting', 'seed', 'run; its report, where bin/report has made it'), rows,
+      'All runs',
+  )
+
+
+def _sweep(grid, results):
+  """A line chart where settings differ in one number alone."""
+  flags = {c.setting: c.config.identity() for c in grid.cells if c.method == grid.baseline}
+  first = next(iter(flags.values()), {})
+  names = [n for n in first if any(f[n] != first[n] for f in flags.values())]
+  if len(names) != 1 or len(flags) < _FEWEST_SWEPT:
+    return None
+  place = {setting: f[names[0]] for setting, f in flags.items()}
+  if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in place.values()):
+    return None
+  values = {
+      place[s]: {
+          m: np.array(list(tables.by_seed(results, grid.metric, m, s).values()))
+          for m in grid.methods
+      } for s in grid.settings if s in place
+  }
+  return blocks.Picture(
+      'swept', plots.swept(values, name=names[0], title=metrics.get(grid.metric).title),
+      f'Over --{names[0]}.',
+  )
 
 
 def _starred(text):

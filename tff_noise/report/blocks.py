@@ -46,17 +46,24 @@ class Folded(NamedTuple):
   full: str
 
 
+class Link(NamedTuple):
+  """A cell that leads to another file."""
+
+  short: str
+  href: str
+
+
 class Table(NamedTuple):
   """A table.
 
   Attributes:
     header: Names of the columns; empty for pairs of a name and a value.
-    rows: Cells: str or `Folded`.
+    rows: Cells: str, `Folded` or `Link`.
     summary: Where given, the table is folded behind this line.
   """
 
   header: Sequence[str]
-  rows: Sequence[Sequence[str | Folded]]
+  rows: Sequence[Sequence[str | Folded | Link]]
   summary: str = ''
   kind = 'table'
 

@@ -291,19 +291,52 @@ def accuracy_curves(
     step = max(1, len(x) // 8)
     color = palette[index]
     axes.plot(
-        x, y.mean(axis=0), color=color, linestyle=_LINES[index % len(_LINES)],
+        x, 100 * y.mean(axis=0), color=color, linestyle=_LINES[index % len(_LINES)],
         marker=_MARKERS[index % len(_MARKERS)], markersize=5,
         # Set off against each other, so that markers of close curves do not hide each other.
         markevery=(index * step // max(1, len(curves)) % step, step),
         label=f'{style.plain(method)} (n = {len(y)})',
     )
     if len(y) > 1:
-      low, high = _band(y, band)
+      low, high = _band(100 * y, band)
       axes.fill_between(x, low, high, color=color, alpha=0.16, linewidth=0)
-  axes.set_ylabel('test accuracy (share correct)')
+  axes.set_ylabel('test accuracy, percent')
   _round_axis(axes, np.arange(1, longest + 1))
   spread = {'std': '±1 standard deviation', 'range': 'smallest to largest'}[band]
   axes.set_title(f'{style.plain(title)}: mean over n seeds, {spread}')
+  handles, labels = axes.get_legend_handles_labels()
+  if handles:
+    figure.legend(handles, labels, loc='outside lower center', ncols=min(3, len(handles)),
+                  handlelength=3.2)
+  return figure
+
+
+@style.styled
+def swept(
+    values: Mapping[float, Mapping[str, np.ndarray]], *, name: str, title: str
+) -> mfigure.Figure:
+  """Draws each method's mean over a setting that is swept, with one standard deviation.
+
+  Args:
+    values: float `[seeds]` by method, by the value of the setting.
+    name: Of the setting.
+    title: What the numbers are.
+  """
+  figure, axes = style.new_axes(height=4.0)
+  methods = list(dict.fromkeys(m for by_method in values.values() for m in by_method))
+  palette = _palette(len(methods))
+  for index, method in enumerate(methods):
+    x = np.array(sorted(v for v, by_method in values.items() if len(by_method.get(method, ()))))
+    seeds = [values[v][method] for v in x]
+    axes.errorbar(
+        x, [np.mean(s) for s in seeds], [np.std(s, ddof=1) if len(s) > 1 else 0 for s in seeds],
+        color=palette[index], linestyle=_LINES[index % len(_LINES)],
+        marker=_MARKERS[index % len(_MARKERS)], markersize=5, capsize=3, label=style.plain(method),
+    )
+  axes.set_xticks(sorted(values))
+  axes.grid(axis='y')
+  axes.set_xlabel(style.plain(name))
+  axes.set_title(f'{style.plain(title)}: mean over seeds, ±1 standard deviation')
   handles, labels = axes.get_legend_handles_labels()
   if handles:
     figure.legend(handles, labels, loc='outside lower center', ncols=min(3, len(handles)),
