@@ -22,7 +22,8 @@ from tff_noise.data import scene as scene_lib
 from tff_noise.report import figure_style as style
 
 # More clients, or classes, than this are not told apart on a page.
-_MAX_CLIENTS = 100
+# Of more, bars are slivers and bubbles dots.
+_MAX_CLIENTS = 40
 _MAX_CLASSES = 100
 _MAX_MATRIX = 200
 _MAX_ANNOTATED = 14
@@ -33,6 +34,10 @@ _COLUMNS = 80
 _MAX_NOTES = 10
 # Points: a smaller bubble would not be seen, though to hold a class or not matters.
 _DOT = 0.9
+_CATEGORIES = (
+    '#332288', '#88ccee', '#117733', '#ddcc77', '#cc6677', '#bbbbbb', '#aa4499', '#999933',
+    '#882255', '#44aa99',
+)
 # Lightness and hatching tell them apart before hue does.
 _KINDS = {
     'clean clients': {
@@ -446,7 +451,12 @@ def _client_axis(axis, counts, clients):
     axis.set_label_text('client')
     return
   ticks = np.linspace(0, len(clients) - 1, 6).round().astype(int)
-  axis.set_ticks(ticks, [f'{size:,}' for size in counts[clients[ticks]].sum(axis=1)])
+  sizes = counts[clients].sum(axis=1)
+  if (sizes == sizes[0]).all():
+    axis.set_ticks(ticks, [str(client) for client in clients[ticks]])
+    axis.set_label_text(f'client ({len(clients)} of {len(counts):,}, all of one size)')
+    return
+  axis.set_ticks(ticks, [f'{size:,}' for size in sizes[ticks]])
   axis.set_label_text(
       f'examples of the client ({len(clients)} of {len(counts):,} clients, evenly spaced by size)'
   )
@@ -483,7 +493,12 @@ def _class_axis(axis, class_names, first, label, share=1.0):
 
 
 def _class_colors(classes):
-  """Colours that differ in lightness first: read in grey, and by every kind of colour vision."""
+  """Colours of categories, neighbours of different lightness, for every kind of colour vision.
+
+  Paul Tol's muted scheme; of more classes than it has, a scale of lightness.
+  """
+  if classes <= len(_CATEGORIES):
+    return mcolors.to_rgba_array(_CATEGORIES[:classes])
   positions = np.linspace(0.1, 0.92, max(classes, 2))[:classes]
   return matplotlib.colormaps['inferno'](positions)
 
