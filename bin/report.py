@@ -10,6 +10,7 @@ from tff_noise.program import command_line
 # Not absl's global flags: nothing but what is defined here may be given.
 _FLAGS = flags.FlagValues()
 flags.DEFINE_string('run_dir', None, 'The run directory, finished or not.', flag_values=_FLAGS)
+flags.DEFINE_list('also', [], 'Forms of pictures.', flag_values=_FLAGS)
 flags.DEFINE_boolean('help', False, 'Show this help, and stop.', flag_values=_FLAGS)
 
 _HELP = """\
@@ -18,7 +19,9 @@ Writes report.html and plots/ into the directory of a run. Imports no TensorFlow
   bazel run //bin:report -- --run_dir=runs/NAME
 
   --run_dir
-      The run directory, finished or not."""
+      The run directory, finished or not.
+  --also
+      pdf, svg or both, with a comma: pictures in these forms too, for papers."""
 
 
 def main(argv: list[str] = sys.argv) -> int:
@@ -33,10 +36,13 @@ def _report(argv):
     return 0
   if not values.run_dir:
     raise types.UsageError('--run_dir is needed: the directory of a run, like runs/NAME')
+  unknown = set(values.also) - {'pdf', 'svg'}
+  if unknown:
+    raise types.UsageError(f'--also must be pdf, svg or both, got {min(unknown)}')
   command_line.load_matplotlib()
   from tff_noise.report import html
 
-  print(html.write_report(values.run_dir))
+  print(html.write_report(values.run_dir, values.also))
   return 0
 
 

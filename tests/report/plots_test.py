@@ -215,6 +215,16 @@ class ContentTest(parameterized.TestCase):
     self.assertIn('a (n = 1)', _texts(figure))
     self.assertLen(figure.axes[0].lines, 1)
 
+  def test_accuracy_is_not_joined_over_rounds_that_are_missing(self):
+    for measured, pieces in (
+        ([1, 2, 3, 9, 10, 11], 2), ([5, 10, 15, 20], 1), ([20, 40, 60, 61, 62, 63], 1), ([1, 9], 1),
+    ):
+      values = np.full(70, np.nan)
+      values[np.array(measured) - 1] = 0.5
+      line = plots.accuracy(np.arange(1, 71), values).axes[0].lines[0]
+      drawn = np.isfinite(np.asarray(line.get_xdata(orig=False), float))
+      self.assertEqual(1 + np.sum(~drawn), pieces, measured)
+
   def test_a_sweep_is_drawn_over_its_values_in_order(self):
     figure = plots.swept(
         {0.4: {'a': np.array([50.0, 60.0])}, 0.2: {'a': np.array([80.0]), 'b': np.array([70.0])}},
@@ -259,6 +269,14 @@ class WrittenTest(absltest.TestCase):
         figure_style.png(plots.federation(np.ones((5, 5), int))),
         figure_style.png(plots.federation(np.ones((5, 5), int))),
     )
+
+  def test_for_papers_the_same_data_give_the_same_bytes(self):
+    for kind, start in (('pdf', b'%PDF'), ('svg', b'<?xml')):
+      first, again = (
+          figure_style.for_print(plots.accuracy(_ROUNDS, _VALUES), kind) for _ in range(2)
+      )
+      self.assertEqual(first, again)
+      self.assertTrue(first.startswith(start))
 
   def test_settings_of_the_user_neither_matter_nor_change(self):
     expected = figure_style.png(plots.accuracy(_ROUNDS, _VALUES))

@@ -336,6 +336,10 @@ class NoiseHistogramTest(parameterized.TestCase):
   def _bars(self, axes):
     return [(round(b.get_x(), 3), b.get_height()) for b in axes.patches if b.get_height()]
 
+  def test_rates_that_are_both_are_drawn_once(self):
+    rates = np.array([0.1, 0.3, np.nan])
+    self.assertLen(scene_plots.noise_histogram(realised=rates, nominal=rates).axes, 1)
+
   def test_heights_by_hand(self):
     figure = scene_plots.noise_histogram(
         realised=np.array([0, 0.3, 0.39, 0.0]), nominal=np.array([0, 0.4, 0.4 - 1e-15, 0.3])
@@ -366,8 +370,8 @@ class NoiseHistogramTest(parameterized.TestCase):
 
   def test_nothing_known(self):
     figure = scene_plots.noise_histogram(np.full(3, np.nan), np.full(3, np.nan))
-    self.assertEqual(_texts(figure).count('unknown for all clients'), 2)
-    self.assertIn('Nominal noise rate: unknown for 3 of 3 clients', _texts(figure))
+    self.assertEqual(_texts(figure).count('unknown for all clients'), 1)
+    self.assertIn('Noise rate, nominal as realised: unknown for 3 of 3 clients', _texts(figure))
 
   def test_many_clean_clients_do_not_flatten_the_rest(self):
     rates = np.concatenate([np.zeros(900), np.linspace(0.5, 0.9, 100)])

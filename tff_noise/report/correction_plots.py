@@ -113,7 +113,9 @@ def client_scores(scores: Sequence[Scores], judgement: Judgement) -> mfigure.Fig
       _draw_clients(column[1], score.values, judgement.rate, judgement)
     column[0].set_title(score.title)
     column[-1].set_xlabel(score.name)
-    column[-1].set_xlim(*limits)
+    # No bar ends at the frame.
+    edges = _edges(score.values[seen])
+    column[-1].set_xlim(min(limits[0], edges[0] - 0.1), max(limits[1], edges[-1] + 0.1))
   panels[0, 0].set_ylabel('clients')
   panels[0, 0].yaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
   if rows == 2:
@@ -257,11 +259,19 @@ def _share_limits(values):
   return -0.05 * top, 1.08 * top
 
 
+def _edges(values):
+  """Of the bars; of few whole numbers one each, so that none lies across a threshold."""
+  bars = int(np.clip(2 * np.sqrt(len(values)), 8, 30))
+  low, high = (values.min(), values.max()) if len(values) else (0, 0)
+  if (values == np.round(values)).all() and high - low <= 2 * bars:
+    return np.arange(low - 0.5, high + 1)
+  return np.histogram_bin_edges(values, bars)
+
+
 def _draw_distribution(axes, score, judgement):
   """Stacked bars of the clients, and the Gaussians as numbers of clients a bar."""
   seen = np.isfinite(score.values)
-  bars = int(np.clip(2 * np.sqrt(seen.sum()), 8, 30))
-  edges = np.histogram_bin_edges(score.values[seen], bars)
+  edges = _edges(score.values[seen])
   bottom = np.zeros(len(edges) - 1)
   for truth, (look, _) in _TRUTHS.items():
     heights = np.histogram(score.values[judgement.of_truth(truth) & seen], edges)[0]

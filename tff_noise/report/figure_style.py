@@ -67,6 +67,15 @@ def png(figure: mfigure.Figure) -> bytes:
 
 
 @styled
+def for_print(figure: mfigure.Figure, kind: str) -> bytes:
+  """Returns the figure as 'pdf' or 'svg', for papers: scalable, the same for the same figure."""
+  metadata = {'pdf': {'CreationDate': None, 'Creator': None}, 'svg': {'Date': None}}[kind]
+  buffer = io.BytesIO()
+  figure.savefig(buffer, format=kind, metadata=metadata)
+  return buffer.getvalue()
+
+
+@styled
 def svg(figure: mfigure.Figure, name: str) -> str:
   """Returns the figure as an SVG element to stand in an HTML page.
 

@@ -1,6 +1,7 @@
 """The report of a run: one HTML file that needs nothing else, and its pictures as PNG."""
 
 import os
+from collections.abc import Sequence
 
 import jinja2
 import markupsafe
@@ -17,11 +18,12 @@ _MAX_SVG = 1_000_000
 _TEMPLATE = os.path.join(os.path.dirname(__file__), 'page.html')
 
 
-def write_report(run_path: str) -> str:
+def write_report(run_path: str, also: Sequence[str] = ()) -> str:
   """Writes `report.html` and `plots/` into a run directory; the same run gives the same bytes.
 
   Args:
     run_path: The run directory; the run need not be finished.
+    also: Forms of the pictures besides PNG: 'pdf', 'svg'.
 
   Returns:
     The path of `report.html`.
@@ -39,6 +41,9 @@ def write_report(run_path: str) -> str:
     for picture in pictures:
       path = os.path.join(folder, picture.name + '.png')
       run_directory.write_bytes(path, figure_style.png(picture.figure))
+      for kind in also:
+        path = os.path.join(folder, f'{picture.name}.{kind}')
+        run_directory.write_bytes(path, figure_style.for_print(picture.figure, kind))
     path = os.path.join(run.path, 'report.html')
     run_directory.write_text(path, page)
   except OSError as error:

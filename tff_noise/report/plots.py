@@ -412,7 +412,15 @@ def _line(axes, x, y, color):
   """A line, with markers where there are few enough to be told apart."""
   axes.grid(axis='y')
   marker = 'o' if len(x) <= 30 else None
-  axes.plot(x, y, color=color, marker=marker, markersize=3.5)
+  # Not joined over rounds that are missing: where a step is longer than both beside it.
+  steps, gaps = np.diff(x), np.zeros(0, int)
+  if len(steps) > 2:
+    beside = np.maximum(np.append(steps[1:], 0), np.append(0, steps[:-1]))
+    gaps = 1 + np.flatnonzero(steps > 2 * beside)
+  axes.plot(
+      np.insert(x.astype(float), gaps, np.nan), np.insert(y.astype(float), gaps, np.nan),
+      color=color, marker=marker, markersize=3.5,
+  )
   if not len(x):
     axes.text(
         0.5, 0.5, 'nothing measured', transform=axes.transAxes, ha='center', color=style.FAINT

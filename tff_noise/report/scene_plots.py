@@ -271,7 +271,7 @@ def _wrong_share(counts):
 
 @style.styled
 def noise_histogram(realised: np.ndarray, nominal: np.ndarray) -> mfigure.Figure:
-  """Draws how many clients have which noise rate, nominal above realised.
+  """Draws how many clients have which noise rate, nominal above realised, or one that is both.
 
   Clean clients are those of nominal rate 0. A rate of exactly 0 has a bar of its own.
 
@@ -281,13 +281,14 @@ def noise_histogram(realised: np.ndarray, nominal: np.ndarray) -> mfigure.Figure
   """
   kinds = dict(zip(_KINDS, (nominal == 0, nominal > 0, np.isnan(nominal)), strict=True))
   edges = _rate_edges(np.concatenate([nominal, realised]))
-  figure = style.new_figure(height=4.4)
-  panels = figure.subplots(2, 1, sharex=True)
-  for axes, rates, name in zip(
-      panels, (nominal, realised), ('Nominal', 'Realised'), strict=True
-  ):
+  shown = {'Nominal noise rate': nominal, 'Realised noise rate': realised}
+  if np.array_equal(nominal, realised, equal_nan=True):
+    shown = {'Noise rate, nominal as realised': realised}  # Labels of people have no other.
+  figure = style.new_figure(height=0.8 + 1.8 * len(shown))
+  panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+  for axes, (name, rates) in zip(panels, shown.items(), strict=True):
     _draw_rates(axes, rates, kinds, edges)
-    axes.set_title(f'{name} noise rate: {_rate_summary(rates)}')
+    axes.set_title(f'{name}: {_rate_summary(rates)}')
     axes.set_ylabel('clients')
   figure.align_ylabels(panels)
   _rate_axis(panels[-1], edges)
