@@ -1,3 +1,10 @@
-"""Federated learning from noisy labels, on TensorFlow Federated."""
+"""Federated learning from noisy labels, on TensorFlow Federated: `tff_noise.train`."""
 
-from tff_noise.api import train as train
+
+def __getattr__(name):
+  # Where nothing is installed yet, modules that need nothing can be loaded.
+  if name == 'train':
+    from tff_noise import api
+
+    return api.train
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
