@@ -317,6 +317,10 @@ class RunsTest(parameterized.TestCase):
     run_files.write_csv(self._file('metrics.csv'), columns)
     details = [f.detail for f in self._audit().findings if f.verdict is _FAILED]
     self.assertEqual(details, ['in round 3 the updates of all clients but one were rejected'])
+    # One that trains beside others who send something else, and none was rejected.
+    columns = run_files.metrics(rejected=[0, 0, 0, 0], clients=[1, 1, 1, 1])
+    run_files.write_csv(self._file('metrics.csv'), columns)
+    self.assertEmpty([f for f in self._audit().findings if f.verdict is _FAILED])
 
   @parameterized.parameters(
       {'noise_multiplier': '1'}, {'noise_multiplier': -1.0}, {'noise_multiplier': math.nan},

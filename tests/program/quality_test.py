@@ -16,6 +16,8 @@ class QualityTest(absltest.TestCase):
     labels, guesses = np.array([0, 0, 1, types.UNKNOWN, 2]), np.array([0, 2, 1, 1, 0])
     expected = [[1, 0, 1], [0, 1, 0], [1, 0, 0]]
     np.testing.assert_array_equal(quality.confusion_matrix(labels, guesses, 3), expected)
+    nobody = quality.confusion_matrix(np.full(2, types.UNKNOWN), guesses[:2], 3)
+    np.testing.assert_array_equal(nobody, np.zeros((3, 3)))
 
   def test_accuracy_by_class_is_unknown_where_a_class_was_not_tried(self):
     found = quality.class_accuracy(np.array([[3, 1, 0], [0, 0, 0], [1, 1, 2]]))

@@ -337,7 +337,7 @@ class PicturesTest(SectionTestCase):
       self.assertEqual(first, again)
 
   @parameterized.parameters(
-      ([0, 0, 1, 1], [(1.5, 3.24)]), ([1, 0, 0, 1], [(-0.24, 0.5), (2.5, 3.24)]), ([0] * 4, []),
+      ([0, 0, 1, 1], [(1.5, 3.7)]), ([1, 0, 0, 1], [(-0.7, 0.5), (2.5, 3.7)]), ([0] * 4, []),
   )
   def test_shaded_is_what_was_taken_for_noisy(self, taken, expected):
     four = correction_plots.Judgement(

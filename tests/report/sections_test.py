@@ -55,6 +55,18 @@ class CommandTest(SectionsTestCase):
     for name, value in run.flags.items():
       self.assertEqual(values[name].value, value, name)
 
+  def test_what_the_run_does_not_read_is_left_out_so_that_the_command_is_taken(self):
+    for given in (
+        ('--noise=none', '--noise_rate=0.2', '--method=fedavg', '--label_epsilon=2'),
+        ('--scene=s.npz', '--clients=7', '--noise=pairflip'),
+    ):
+      config = flags.config_from(flags.parse(['train', *given]))
+      run = self._run(config={'flags': config.identity()})
+      words = shlex.split(sections.command(run).replace('\\\n', ''))
+      again = flags.config_of_command_line(['train', *words[4:]])
+      self.assertEqual((again.method, again.scene), (config.method, config.scene))
+      self.path += 'x'
+
   def test_switches_and_flags_that_are_gone(self):
     run = self._run(config={'flags': {'resume': False, 'old': 3, 'method': 'fedavg'}})
     self.assertEqual(

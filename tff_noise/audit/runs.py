@@ -212,10 +212,12 @@ def _alone(run, entries):
 
 
 def _left(run):
-  """How many clients' updates are in the sum of a round, where that is known."""
+  """How many clients' updates are in the sum of a round in which some were rejected."""
   if not {'clients', 'rejected'} <= run.metrics.keys():
     return {}
-  return dict(zip(run.rounds, run.metrics['clients'] - run.metrics['rejected'], strict=True))
+  rejected = run.metrics['rejected']
+  left = run.metrics['clients'] - rejected
+  return dict(zip(run.rounds[rejected > 0], left[rejected > 0], strict=True))
 
 
 def _hides_one(field):

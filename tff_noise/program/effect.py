@@ -108,6 +108,12 @@ def problem_of(config: run_config.RunConfig, name: str) -> str:
   )
 
 
+def unread(config: run_config.RunConfig) -> set[str]:
+  """Returns the names of the flags that change nothing, whatever their values."""
+  drawn = _DRAWN if config.scene is not None else ()
+  return {*drawn, *(name for name in _READ if problem_of(config, name))}
+
+
 def check_drawn(config: run_config.RunConfig, given: Iterable[str]) -> None:
   """Raises `UsageError` if some of the flags that were `given` are about what a scene fixes."""
   ignored = [f'--{name}' for name in _DRAWN if name in given and config.scene is not None]

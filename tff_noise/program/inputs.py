@@ -1,7 +1,8 @@
 """What a run is made from beside flags and code: its data, and the files that flags name.
 
 A run keeps digests of them, so that neither a finished run's numbers are shown for other data, nor
-a run goes on with them.
+a run goes on with them. Of a method or a model of the user's own it is that of the file that is
+named: what the file imports is not in it.
 """
 
 import glob
@@ -16,6 +17,8 @@ from tff_noise import types
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
 
+# For whoever trains.
+OR_ANOTHER = ', begin another run (--run_name), or this one anew (--overwrite)'
 # Flags that name files, but for those that the scene is drawn from, which is kept itself.
 _FILES = ('weights', 'arrivals')
 
@@ -53,15 +56,21 @@ def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, s
   return {**found, **named}
 
 
-def check(run: run_directory.RunDirectory, now: Mapping[str, str]) -> None:
-  """Raises `UsageError` if a run was made from other inputs than these, naming what differs."""
+def check(run: run_directory.RunDirectory, now: Mapping[str, str], otherwise: str = '') -> None:
+  """Raises `UsageError` if a run was made from other inputs than these, naming what differs.
+
+  Args:
+    run: The run.
+    now: From `digests`.
+    otherwise: What else than bringing them back can be done.
+  """
   # Runs of earlier versions have none recorded.
   then = run_directory.read_json(run.file('config.json')).get('inputs', now)
   changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
   if changed:
     raise types.UsageError(
         f'run {run.name} was made from other {", ".join(changed)}: bring back what it was made '
-        'from, begin another run (--run_name), or give --overwrite, which begins this one anew'
+        f'from{otherwise}'
     )
 
 

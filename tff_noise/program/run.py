@@ -29,7 +29,7 @@ def run(config: run_config.RunConfig) -> None:
     run_directory.check_same_run(directory, config.identity())
   dataset = data_lib.load_dataset(config)
   if continued:
-    inputs.check(directory, inputs.digests(config, dataset))
+    inputs.check(directory, inputs.digests(config, dataset), inputs.OR_ANOTHER)
   saved = directory.file('scene.npz') if continued else None
   scene = data_lib.load_scene(config, dataset, saved)
   if continued:

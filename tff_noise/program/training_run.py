@@ -70,7 +70,7 @@ def run(
     run_directory.create(directory, write, replaces=config.overwrite)
     # Another process may have made it meanwhile, or even finished.
     run_directory.check_same_run(directory, config.identity())
-    inputs.check(directory, made_from)
+    inputs.check(directory, made_from, inputs.OR_ANOTHER)
     if noise_secret.system_key(config, directory) != system_key:
       raise types.UsageError(f'run {directory.name} was begun by another process: start again')
     with run_directory.locked(directory):

@@ -113,9 +113,7 @@ def client_scores(scores: Sequence[Scores], judgement: Judgement) -> mfigure.Fig
       _draw_clients(column[1], score.values, judgement.rate, judgement)
     column[0].set_title(score.title)
     column[-1].set_xlabel(score.name)
-    # No bar ends at the frame.
-    edges = _edges(score.values[seen])
-    column[-1].set_xlim(min(limits[0], edges[0] - 0.1), max(limits[1], edges[-1] + 0.1))
+    column[-1].set_xlim(*limits)
   panels[0, 0].set_ylabel('clients')
   panels[0, 0].yaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
   if rows == 2:
@@ -251,7 +249,9 @@ def _noisy_ranges(values, taken):
 def _limits(values):
   low, high = (values.min(), values.max()) if len(values) else (0.0, 1.0)
   room = 0.08 * (high - low) or 0.5
-  return low - room, high + room
+  edges = _edges(values)
+  beside = 0.2 * (edges[1] - edges[0])  # No bar ends at the frame.
+  return min(low - room, edges[0] - beside), max(high + room, edges[-1] + beside)
 
 
 def _share_limits(values):

@@ -304,10 +304,7 @@ def accuracy_curves(
   _round_axis(axes, np.arange(1, longest + 1))
   spread = {'std': '±1 standard deviation', 'range': 'smallest to largest'}[band]
   axes.set_title(f'{style.plain(title)}: mean over n seeds, {spread}')
-  handles, labels = axes.get_legend_handles_labels()
-  if handles:
-    figure.legend(handles, labels, loc='outside lower center', ncols=min(3, len(handles)),
-                  handlelength=3.2)
+  _methods_below(figure, axes)
   return figure
 
 
@@ -337,10 +334,7 @@ def swept(
   axes.grid(axis='y')
   axes.set_xlabel(style.plain(name))
   axes.set_title(f'{style.plain(title)}: mean over seeds, ±1 standard deviation')
-  handles, labels = axes.get_legend_handles_labels()
-  if handles:
-    figure.legend(handles, labels, loc='outside lower center', ncols=min(3, len(handles)),
-                  handlelength=3.2)
+  _methods_below(figure, axes)
   return figure
 
 
@@ -398,6 +392,14 @@ def heat_map(
   text = textwrap.fill(f'{style.plain(title)} {seeds}', 14 + 8 * columns)
   axes.set_title(text.replace('\u00a0', ' '))
   return figure
+
+
+def _methods_below(figure, axes):
+  """The legend of the methods, outside."""
+  handles, labels = axes.get_legend_handles_labels()
+  if handles:
+    figure.legend(handles, labels, loc='outside lower center', ncols=min(3, len(handles)),
+                  handlelength=3.2)
 
 
 def _seeds(counts):

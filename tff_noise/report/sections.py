@@ -4,6 +4,7 @@ A method that has more to show names modules of this folder in its catalog entry
 `blocks.Section` as its `SECTION`.
 """
 
+import contextlib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tff_noise import params as params_lib
+from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.data import scene as scene_lib
+from tff_noise.program import effect
 from tff_noise.program import flags as flags_lib
 from tff_noise.report import blocks
 from tff_noise.report import by_class
@@ -66,14 +69,18 @@ def build(run: runs.Run, scene: scene_lib.Scene) -> list[Built]:
 def command(run: runs.Run) -> str:
   """Returns the command that makes the run again: its flags where they are not the defaults.
 
-  A long one is broken into lines, which a shell takes as they are.
+  Those are left out that the run does not read, which the command line refuses: a file of flags or
+  a grid may have them. A long one is broken into lines, which a shell takes as they are.
   """
-  defaults = flags_lib.parse(['train'])
+  defaults, unread = flags_lib.parse(['train']), set()
+  with contextlib.suppress(types.UsageError):  # A run of another version has other flags.
+    unread = effect.unread(flags_lib.config_of_run(run.flags))
   words = ['./bazelw', 'run', '//bin:train', '--']
   for name, value in run.flags.items():
     default = defaults[name].value if name in defaults else None
     # The method and the seed are said even where they are the defaults.
-    if value is None or (value == default and name not in ('method', 'seed')):
+    is_default = value == default and name not in ('method', 'seed')
+    if value is None or is_default or name in unread:
       continue
     if isinstance(value, bool):
       words.append(f'--{name}' if value else f'--no{name}')
