@@ -151,12 +151,7 @@ class _TestCase(federated_test_case.FederatedTestCase):
     structure = training.program_state(ran.algorithm.init(), clients, ledger)
     # Anew, as in another process.
     manager = managers.build_state_manager(run_dir)
-    restored = asyncio.run(manager.load(state.round_num, structure))
-    # TFF saves a Python number as a tensor of 32 bits.
-    return restored._replace(
-        state=restored.state._replace(round_num=int(restored.state.round_num)),
-        ledger=restored.ledger._replace(count=int(restored.ledger.count)),
-    )
+    return asyncio.run(manager.load(state.round_num, structure))
 
 
 @functools.cache

@@ -120,7 +120,7 @@ class PoissonRunTest(parameterized.TestCase):
     evaluated = np.isfinite(run.metrics['test_accuracy'])
     self.assertEqual(evaluated.tolist(), [False, False, True, True])
     saved = os.listdir(self.run_.file('state'))
-    self.assertTrue(any(name.endswith(f'_{_ROUNDS}') for name in saved), saved)
+    self.assertIn(f'round_{_ROUNDS}.npz', saved)
     self.assertIn(
         f'--client_dp_noise=1 allows {_ROUNDS} of {_PLANNED} rounds within '
         '--target_client_epsilon=3.3', self.said,

@@ -23,8 +23,8 @@ from tff_noise.audit import finding
 from tff_noise.audit import reports
 from tff_noise.federated import task as task_lib
 from tff_noise.privacy import ledger
+from tff_noise.program import checkpoints
 from tff_noise.program import clients as clients_lib
-from tff_noise.program import managers
 from tff_noise.program import training
 from tff_noise.report import runs
 from tff_noise.uplink import per_client
@@ -389,7 +389,7 @@ def load_states(
   book = ledger.Ledger(algorithm.fields, uplink.to_json(algorithm.fields))
   clients = _Clients(algorithm, task, federation, [], book)
   structure = training.program_state(algorithm.init(), clients, book)
-  return asyncio.run(_load(managers.state_reader(folder), structure))
+  return asyncio.run(_load(checkpoints.CheckpointManager(folder), structure))
 
 
 async def _load(reader, structure):
@@ -403,9 +403,8 @@ def _checkpoints(lines, replayed, states, seal, run_):
   genesis = ledger.genesis(run_.uplink, seal)
   heads = [genesis, *(line.head for line in lines)]
   for state in states:
-    done, position = int(state.round_num), ledger.Position(*state.ledger)
-    count = int(position.count)
-    if count >= len(heads) or heads[count] != bytes(np.asarray(position.head)).hex():
+    done, (count, head) = state.round_num, state.ledger
+    if count >= len(heads) or heads[count] != bytes(head).hex():
       return finding.failed(
           _CHECKPOINTS, f'that of round {done} was made after {count} lines of another ledger'
       )

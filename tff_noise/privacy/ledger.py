@@ -289,7 +289,7 @@ class Ledger:
     Raises:
       LedgerError: If the file does not hold what had been released at the checkpoint.
     """
-    count = int(position.count)
+    count = position.count
     heads = [genesis(self._declared, self._seal), *(line.head for line in self._written)]
     if count >= len(heads) or bytes(position.head).hex() != heads[count]:
       raise LedgerError(

@@ -1,54 +1,26 @@
-"""TFF's program state and release managers for a run directory: the one place that pairs them."""
+"""TFF's state and release managers for a run directory: the one place that pairs them."""
 
 import glob
 import math
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow_federated as tff
 
-from tff_noise import types
+from tff_noise.program import checkpoints
 from tff_noise.program import run_directory
 
-_KEPT_STATES = 2
 # Called with a round's row of `metrics.csv`, by column, and its number; twice if it is run twice.
 Hook = Callable[[Mapping[str, Any], int], None]
 
 
-class StateManager(tff.program.FileProgramStateManager):
-  """TFF's file manager, with an error a person can act on where a state is damaged."""
-
-  async def load(self, version: int, structure: Any) -> Any:
-    """See base class.
-
-    Raises:
-      types.UsageError: If the state cannot be read; the file is kept.
-    """
-    path = self._get_path_for_version(version)
-    try:
-      return await super().load(version, structure)
-    # A damaged SavedModel surfaces as one of a dozen error types, from three libraries.
-    except Exception as error:
-      reason = (str(error).splitlines() or [''])[0]
-      raise types.UsageError(
-          f'checkpoint {path} cannot be read ({type(error).__name__}: {reason}). It was kept; move '
-          'it away to continue from the one before, or from the start if there is none'
-      ) from error
-
-
-def build_state_manager(run: run_directory.RunDirectory) -> StateManager:
+def build_state_manager(run: run_directory.RunDirectory) -> checkpoints.CheckpointManager:
   """Returns the manager of `state/`, which keeps the last two states."""
   folder = run.file('state')
-  for leftover in glob.glob(os.path.join(glob.escape(folder), '*_temp*')):
-    shutil.rmtree(leftover)  # A save that a kill cut short.
-  return state_reader(folder)
-
-
-def state_reader(folder: str) -> StateManager:
-  """Returns a manager of the states in `folder`, which removes nothing unless it saves."""
-  return StateManager(folder, prefix='round_', keep_total=_KEPT_STATES, keep_first=False)
+  for leftover in glob.glob(os.path.join(glob.escape(folder), '*.partial-*')):
+    os.remove(leftover)  # A save that a kill cut short.
+  return checkpoints.CheckpointManager(folder)
 
 
 def build_metrics_managers(

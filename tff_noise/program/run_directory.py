@@ -37,7 +37,7 @@ class RunDirectory(NamedTuple):
     return os.path.isdir(self.path)
 
 
-def write_bytes(path: str, content: bytes) -> None:
+def write_bytes(path: str, content: bytes | memoryview) -> None:
   """Writes `content` to `path`, whole or not at all, also beside another process that does so."""
   temporary = f'{path}.partial-{os.getpid()}'
   try:

@@ -149,9 +149,9 @@ async def run(
   versions = await state_manager.get_versions()
   if versions and versions[-1]:
     saved = await state_manager.load(versions[-1], program_state(state, clients, ledger))
-    state = saved.state._replace(round_num=int(saved.state.round_num))
+    state = saved.state
     clients.resume(saved.own, saved.participations)
-    ledger.resume(ledger_lib.Position(*saved.ledger))
+    ledger.resume(saved.ledger)
   total_rounds = algorithm.rounds
 
   async def write(state, metrics, seconds):

@@ -193,7 +193,7 @@ def _keep_final(prepared, state, evaluations, directory):
   found = {name: evaluate(models) for name, evaluate in evaluations.items()}
   validation = found['validation']['accuracy'] if 'validation' in found else math.nan
   trained_models.save(
-      directory, model_files.FINAL, int(state.state.round_num), validation, models,
+      directory, model_files.FINAL, state.round_num, validation, models,
       prepared.task.model,
   )
   return found['test']['confusion']
