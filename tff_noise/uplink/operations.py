@@ -146,7 +146,7 @@ def check(computation: tff.Computation) -> None:
     OperationError: If there is another operation.
   """
   whole = computation_impl.ConcreteComputation.get_proto(computation)
-  for proto, at_server in _local_computations(whole):
+  for proto, at_server in local_computations(whole):
     kind = proto.WhichOneof('computation')
     if kind != 'tensorflow':
       raise OperationError(f'a computation is of the kind {kind!r}, which cannot be looked into')
@@ -205,7 +205,7 @@ def _called(nodes):
   return {name for node in nodes for name in (node.op, *_functions_of(node))}
 
 
-def _local_computations(
+def local_computations(
     proto: computation_pb2.Computation, at_server: bool = False
 ) -> Iterator[tuple[computation_pb2.Computation, bool]]:
   """What a computation is made of and TFF cannot take apart, graphs; whether the server maps it.
@@ -216,12 +216,12 @@ def _local_computations(
   kind = proto.WhichOneof('computation')
   if kind == 'call' and proto.call.function.intrinsic.uri == 'federated_apply':
     function, *values = [element.value for element in proto.call.argument.struct.element]
-    yield from _local_computations(function, at_server=True)
+    yield from local_computations(function, at_server=True)
     for value in values:
-      yield from _local_computations(value, at_server)
+      yield from local_computations(value, at_server)
   elif kind in _MADE_OF:
     for part in _MADE_OF[kind](getattr(proto, kind)):
-      yield from _local_computations(part, at_server)
+      yield from local_computations(part, at_server)
   elif kind not in _LEAVES:
     yield proto, at_server
 
