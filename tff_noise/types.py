@@ -141,6 +141,21 @@ class CrossEntropy(NamedTuple):
   keep_probability: float = 1.0
 
 
+class Schedule(NamedTuple):
+  """By what the local step size is multiplied in round t of a run, t = 1, 2, ...
+
+  Attributes:
+    kind: 'constant': 1; 'exponential': `gamma^(t - 1)`; 'steps': gamma to the number of `rounds`
+      before t; 'cosine': `(1 + cos(pi (min(t, R) - 1) / R)) / 2`, R the one of `rounds`.
+    gamma: In (0, 1); 1 where there is none.
+    rounds: Positive, ascending.
+  """
+
+  kind: str = 'constant'
+  gamma: float = 1.0
+  rounds: tuple[int, ...] = ()
+
+
 class LocalTraining(NamedTuple):
   """Local training, the same flags for every method.
 
@@ -153,6 +168,7 @@ class LocalTraining(NamedTuple):
     augmentation: 'none', or 'crop_flip': random shifts by up to 4 pixels and mirroring.
     loss: What l is.
     optimizer: 'sgd', or 'adam' with its usual constants; momentum is of SGD alone.
+    schedule: Of the step size over the run's rounds.
   """
 
   epochs: int = 5
@@ -163,6 +179,7 @@ class LocalTraining(NamedTuple):
   augmentation: str = 'none'
   loss: CrossEntropy = CrossEntropy()
   optimizer: str = 'sgd'
+  schedule: Schedule = Schedule()
 
   def require_sgd(self, name: str) -> None:
     """Raises `UsageError` where steps are not those of SGD, which `name` reckons with."""

@@ -78,6 +78,24 @@ class LocalTrainingTest(federated_test_case.FederatedTestCase):
     np.testing.assert_allclose(output.update.trainable[0], -weights, atol=1e-6)
     self.assertAlmostEqual(output.sums['loss'], 3 * np.mean(batch_losses), places=5)
 
+  @parameterized.parameters('sgd', 'adam')
+  def test_a_schedule_is_another_step_size_in_each_round(self, optimizer):
+    def update(rate, schedule, round_num):
+      training = {
+          'epochs': 2, 'batch_size': 2, 'learning_rate': rate, 'optimizer': optimizer,
+          'schedule': schedule,
+      }
+      output = one_client.run(
+          toy.client(7, *one_client.EXAMPLES), seed=3, round_num=round_num, training=training
+      )
+      return output.update.trainable[0]
+
+    halved = types.Schedule('steps', 0.5, (3, 4))
+    for round_num, rate in ((3, 0.25), (4, 0.125), (5, 0.0625)):
+      np.testing.assert_array_equal(
+          update(0.25, halved, round_num), update(rate, types.Schedule(), round_num)
+      )
+
   def test_adam_by_hand(self):
     # The gradients of the only entry that has any are 2, -1 and .5; lambda is .25.
     rate, decay = 0.125, 0.25

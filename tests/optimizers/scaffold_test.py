@@ -7,6 +7,7 @@ from absl.testing import parameterized
 from tests import federated_test_case
 from tests import toy
 from tests.optimizers import rounds
+from tff_noise import types
 from tff_noise.federated import aggregation
 from tff_noise.optimizers import parameters
 
@@ -19,9 +20,10 @@ _VARIATE = 'scaffold_variate'
 class _ByHand:
   """SCAFFOLD, option II, on the clients above, in NumPy."""
 
-  def __init__(self, steps, server_learning_rate=1.0, rho=0.0, decay=0.0):
+  def __init__(self, steps, server_learning_rate=1.0, rho=0.0, decay=0.0, falls=1.0):
     self.steps, self.server_learning_rate = steps, server_learning_rate
     self.rho, self.decay = rho, decay
+    self.eta, self.falls = _ETA, falls
     # How far local momentum goes, found by going: not by the formula that is tested.
     velocity = self.reach = 0.0
     for _ in range(steps):
@@ -37,13 +39,14 @@ class _ByHand:
     for k in cohort:
       change = lambda w, c_k=self.c_k[k]: c - c_k  # noqa: E731
       w_k = rounds.train(
-          w_t, _CLIENTS[k], self.steps, _ETA, rho=self.rho, decay=self.decay, change=change
+          w_t, _CLIENTS[k], self.steps, self.eta, rho=self.rho, decay=self.decay, change=change
       )
       moved += _SIZES[k] / cohort_size * (w_k - w_t)
-      new = self.c_k[k] - c + (w_t - w_k) / (self.reach * _ETA)
+      new = self.c_k[k] - c + (w_t - w_k) / (self.reach * self.eta)
       self.c = self.c + _SIZES[k] / self.n * (new - self.c_k[k])
       self.c_k[k] = new
     self.w = w_t + self.server_learning_rate * moved
+    self.eta *= self.falls
 
   def go_on_with(self, *clients):
     sizes = _SIZES[list(clients)]
@@ -64,12 +67,16 @@ class ScaffoldTest(federated_test_case.FederatedTestCase):
     plain = rounds.Federation('fedavg', _CLIENTS, training).steps(1)
     np.testing.assert_array_equal(first, plain)
 
-  @parameterized.parameters({}, {'rho': 0.9, 'decay': 0.05}, {'server_learning_rate': 0.5})
+  @parameterized.parameters(
+      {}, {'rho': 0.9, 'decay': 0.05}, {'server_learning_rate': 0.5}, {'falls': 0.5}
+  )
   def test_rounds_of_some_clients_by_hand(self, **options):
     params = {k: v for k, v in options.items() if k == 'server_learning_rate'}
     training = rounds.full_batch(
         3, _ETA, momentum=options.get('rho', 0.0), weight_decay=options.get('decay', 0.0)
     )
+    if 'falls' in options:
+      training = training._replace(schedule=types.Schedule('exponential', options['falls']))
     federation = rounds.Federation('scaffold', _CLIENTS, training, **params)
     expected = _ByHand(3, **options)
     for cohort in [(0, 1), (1, 2), (0, 1, 2)]:

@@ -72,6 +72,7 @@ from tff_noise.clients import gaussian_mixture
 from tff_noise.clients import loops
 from tff_noise.clients import program
 from tff_noise.clients import seeds
+from tff_noise.clients import step_size
 from tff_noise.federated import computation
 from tff_noise.federated import stacked
 from tff_noise.federated import task as task_lib
@@ -216,6 +217,7 @@ def tuned_logits(
     head: list[tf.Tensor],
     training: types.LocalTraining,
     seed: tf.Tensor,
+    round_num: tf.Tensor | int = 1,
 ) -> tf.Tensor:
   """Returns float32 `[n, K]`, logits after an epoch of SGD of the head on the clean examples.
 
@@ -226,6 +228,7 @@ def tuned_logits(
     head: Kernel `[d, K]`, and bias `[K]` if there is one.
     training: Step size, momentum, decay, batch size and loss.
     seed: int32 `[2]`, of the order.
+    round_num: int32, of the run; the step size may depend on it.
   """
 
   def logits_of(features, head):
@@ -234,7 +237,9 @@ def tuned_logits(
 
   order = seeds.batch_order(seed, tf.shape(labels)[0])
   order = tf.boolean_mask(order, tf.gather(clean | ~tf.reduce_any(clean), order))
-  optimizer = tff.learning.optimizers.build_sgdm(training.learning_rate, training.momentum or None)
+  optimizer = tff.learning.optimizers.build_sgdm(
+      step_size.of_round(training, round_num), training.momentum or None
+  )
 
   def step(i, progress):
     state, head = progress
@@ -365,7 +370,9 @@ def neighbours_client(
     for m in range(h):
       _, features, first = look(client.messages[_MODELS][m])
       seed = seeds.fold(client.seed, seeds.COLUMNS)
-      tuned = tuned_logits(features, client.labels, clean, first, training, seed)
+      tuned = tuned_logits(
+          features, client.labels, clean, first, training, seed, client.round_num
+      )
       posteriors.append(clean_posterior(tuned, client.labels))  # p_m
     weights = client.messages[_WEIGHTS]
     found = weighted_posterior(tf.stack(posteriors), weights)

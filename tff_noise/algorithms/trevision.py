@@ -158,7 +158,8 @@ def revising(
 def _revise(task, p):
   """A round of the third stage, in which the optimizer reckons with Adam's steps."""
   training = task.training._replace(
-      optimizer='adam', learning_rate=p.revise_learning_rate, momentum=0.0
+      optimizer='adam', learning_rate=p.revise_learning_rate, momentum=0.0,
+      schedule=types.Schedule(),
   )
   task = task._replace(training=training)
   if task.optimizer is not None and task.optimizer.rebuild is not None:

@@ -19,6 +19,7 @@ from tff_noise.clients import loops
 from tff_noise.clients import prediction
 from tff_noise.clients import program as program_lib
 from tff_noise.clients import seeds
+from tff_noise.clients import step_size
 from tff_noise.models import images
 from tff_noise.models import keras_model
 from tff_noise.uplink import per_client
@@ -241,7 +242,7 @@ def _train(work, client):
     keras_model.assign(work.networks.received, start)
   columns = _columns(programs, client)
   carries = tuple(program.init(client) for program in programs)
-  optimizer = _optimizer(training)
+  optimizer = _optimizer(training, client.round_num)
   variables = list(network.trainable_variables)
   state = optimizer.initialize([tf.TensorSpec(v.shape, v.dtype) for v in variables])
   num_examples = tf.shape(columns.labels)[0]
@@ -343,10 +344,11 @@ def _visited(order, visit):
   return tf.cond(tf.size(chosen) > 0, lambda: chosen, lambda: order)
 
 
-def _optimizer(training):
+def _optimizer(training, round_num):
+  eta = step_size.of_round(training, round_num)
   if training.optimizer == 'adam':
-    return tff.learning.optimizers.build_adam(training.learning_rate, epsilon=1e-8)
-  return tff.learning.optimizers.build_sgdm(training.learning_rate, training.momentum or None)
+    return tff.learning.optimizers.build_adam(eta, epsilon=1e-8)
+  return tff.learning.optimizers.build_sgdm(eta, training.momentum or None)
 
 
 def _single(network):

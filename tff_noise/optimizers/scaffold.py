@@ -27,6 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_noise.clients import program
+from tff_noise.clients import step_size
 from tff_noise.federated import optimizer
 from tff_noise.federated import task as task_lib
 from tff_noise.optimizers import momentum
@@ -52,6 +53,8 @@ def build(task: task_lib.Task, params: parameters.ScaffoldParams) -> optimizer.F
   def final(result):
     client = result.client
     a = momentum.accumulated_tensor(result.steps, task.training.momentum)  # a(K)
+    # Of the round's own step size, if there is a schedule.
+    a *= step_size.factor(task.training.schedule, client.round_num)
     # c_k+ - c_k times eta; a client that took no step has learnt nothing about its gradient.
     change = [
         tf.where(result.steps > 0, tf.math.divide_no_nan(u, a) - eta * c, tf.zeros_like(c))

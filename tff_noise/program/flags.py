@@ -128,6 +128,10 @@ def _define_all():
       ('Training', integer, 'local_epochs', 5, 'E, passes over the local data in a round.'),
       ('Training', integer, 'batch_size', 32, 'B.'),
       ('Training', real, 'learning_rate', 0.1, 'Step size of local SGD.'),
+      ('Training', text, 'learning_rate_schedule', 'constant',
+       'How it changes over the rounds: constant; exponential:0.99, times 0.99 after each round; '
+       'steps:0.1:60,80, times 0.1 after rounds 60 and 80; cosine:100, down to next to nothing in '
+       'round 100.'),
       ('Training', text, 'local_optimizer', 'sgd',
        'sgd, or adam with its usual constants, anew in each round; --weight_decay is added to the '
        'gradient of either.'),

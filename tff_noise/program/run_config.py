@@ -7,6 +7,7 @@ import os
 import re
 
 from tff_noise import params as params_lib
+from tff_noise import step_sizes
 from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.data import matrix_file
@@ -89,6 +90,7 @@ class RunConfig:
   local_epochs: int
   batch_size: int
   learning_rate: float
+  learning_rate_schedule: str
   local_optimizer: str
   momentum: float
   weight_decay: float
@@ -144,6 +146,7 @@ class RunConfig:
     for name in ('clients', 'clients_per_round', 'rounds', 'local_epochs', 'batch_size',
                  'max_concurrent_clients', 'eval_every', 'checkpoint_every', 'public_examples'):
       self._require(name, getattr(self, name) >= 1, 'at least 1')
+    step_sizes.parse(self.learning_rate_schedule)  # Its mistakes are told here.
     for name in ('learning_rate', 'temperature'):
       self._require(name, 0 < getattr(self, name) <= _LARGEST, 'a positive number')
     # Times a client's number of examples, and the clients of a round, it has to be a float32.
@@ -452,6 +455,7 @@ class RunConfig:
         self.augmentation,
         types.CrossEntropy(self.label_smoothing, self.temperature, self.temperature_reading),
         self.local_optimizer,
+        step_sizes.parse(self.learning_rate_schedule),
     )
 
   def identity(self) -> dict[str, object]:
