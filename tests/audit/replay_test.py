@@ -294,6 +294,31 @@ class AttackTest(federated_test_case.FederatedTestCase):
           self._audit(**dataclasses.asdict(config)), 'ledger: its entries', 'clients.csv'
       )
 
+  def test_a_run_that_ended_early(self):
+    root = self.create_tempdir().full_path
+    # The smallest step size: no round is better than the first.
+    changes = {
+        'method': 'fedavg', 'rounds': 8, 'learning_rate': 1e-12, 'early_stopping': 2,
+        'validation_fraction': 0.05,
+    }
+    config = _config(root, **changes)
+    scene = data.load_scene(config, self.dataset, None)
+    directory = run_directory.locate(root, 'run')
+    with mock.patch.object(self, 'scene', scene):
+      training_run.run(config, self.dataset, scene, directory)
+      shutil.rmtree(self.run_)
+      shutil.copytree(directory.path, self.run_)
+      summary = json.loads(self._read('summary.json'))
+      self.assertEqual(
+          (summary['status'], summary['rounds'], summary['planned_rounds']), ('ended early', 3, 8)
+      )
+      self.assertEqual(self._audit(**dataclasses.asdict(config)).status, 0)
+      # As if it had gone on being better.
+      header, *rows = [line.split(',') for line in self._read('metrics.csv').splitlines()]
+      rows[1][header.index('validation_accuracy')] = '0.99'
+      self._write('metrics.csv', '\n'.join(map(','.join, [header, *rows])) + '\n')
+      self._assert_found(self._audit(**dataclasses.asdict(config)), 'metrics.csv: stages')
+
   def test_what_is_written_tells_neither_seed_nor_cohorts(self):
     audit = self._audit()
     for text in (audit.text(), audit.json()):

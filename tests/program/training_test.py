@@ -832,6 +832,33 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     self.assertEqual(results[0].round_num, 4)
     self.assertEqual(self._metrics(self.run_dir), self._metrics(whole_dir))
 
+  def test_ends_where_it_is_over_also_when_it_is_resumed(self):
+    algorithm, whole_dir = _counting_algorithm(9), self._another_run()
+    over = lambda done: done == 5  # noqa: E731
+    whole, results = self._run(algorithm, run_dir=whole_dir, is_over=over)
+    self.assertEqual([r.round_num for r in results], [1, 2, 3, 4, 5])
+    with self.assertRaises(_Stop):
+      self._run(algorithm, stop_after=4, is_over=over)
+    state, results = self._run(algorithm, is_over=over)
+    self.assertEqual([r.round_num for r in results], [4, 5])
+    self._assert_same_bits(state, whole)
+    self.assertEqual(self._metrics(self.run_dir), self._metrics(whole_dir))
+    # Its last state was saved, and there it is over.
+    self.assertTrue(os.path.exists(self.run_dir.file('state/round_5.npz')))
+    state, results = self._run(algorithm, is_over=over)
+    self.assertEmpty(results)
+    self._assert_same_bits(state, whole)
+
+  @parameterized.parameters((1, [7, 8, 9, 10]), (2, [8, 10]), (5, [10]))
+  def test_evaluations_of_the_last_stage(self, eval_every, expected):
+    stages = _Stage('first', 6, _counting()), _Stage('last', 4, _counting())
+    algorithm = _algorithm(*stages, _Stage('left out', 0, _counting()))
+    found = training.evaluated_in_last_stage(algorithm, eval_every, 10)
+    self.assertEqual(found, expected)
+    self.assertEqual(
+        training.evaluated_in_last_stage(algorithm, eval_every, 9), [n for n in expected if n < 10]
+    )
+
   def test_leftovers_of_a_killed_save_are_removed(self):
     os.mkdir(self.run_dir.file('state'))
     leftover = self.run_dir.file('state/round_3.npz.partial-1234')

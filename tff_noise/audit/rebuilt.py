@@ -1,5 +1,7 @@
 """What this code says of a run, built anew from the run's configuration and scene."""
 
+import numpy as np
+
 from tff_noise import types
 from tff_noise.audit import computations
 from tff_noise.audit import finding
@@ -11,6 +13,7 @@ from tff_noise.audit import runs as audit_runs
 from tff_noise.data import scene as scene_lib
 from tff_noise.privacy import ledger
 from tff_noise.program import code_version
+from tff_noise.program import early_stopping
 from tff_noise.program import noise_secret
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
@@ -64,6 +67,8 @@ def findings(
 ) -> list[finding.Finding]:
   """Does the run again; arguments are those of `audit`, and the method as this code builds it."""
   algorithm, task, federation = prepared.algorithm, prepared.task, prepared.federation
+  if config.early_stopping:
+    algorithm = algorithm._replace(ends_after=_ended_after(run, config, algorithm))
   path = run_directory.RunDirectory(run.path).file('ledger.jsonl')
   try:
     lines = ledger.read_lines(path, run.uplink or [], seal)
@@ -85,6 +90,21 @@ def findings(
       *_named_noise(run, config, dataset, federation),
       first_round.check(run, config, prepared, dataset, scene),
   ]
+
+
+def _ended_after(run, config, algorithm):
+  """After which round early stopping ends a run of these accuracies.
+
+  They are the run's own. What labels cost does not depend on where it ends, and with client DP it
+  cannot end early.
+  """
+  accuracy = run.metrics.get('validation_accuracy', np.zeros(0))
+  found = np.isfinite(accuracy)
+  *_, last = (name for name, rounds in algorithm.stages.items() if rounds)
+  return early_stopping.ends_after(
+      config.early_stopping, run.rounds[found].tolist(),
+      (run.metrics['stage'][found] == last).tolist(), accuracy[found].tolist(),
+  )
 
 
 def _named_noise(run, config, dataset, federation):

@@ -117,6 +117,9 @@ def _define_all():
       ('Training', integer, 'rounds', 100,
        'R, communication rounds of --clients_per_round clients. A stage whose rounds have fewer '
        "clients (FedCorr's pre-processing: one by one) has as many more rounds in their place."),
+      ('Training', integer, 'early_stopping', 0,
+       'End the run after so many evaluations of its last stage without a better validation '
+       'accuracy; 0 for never.'),
       ('Training', integer, 'clients_per_round', 10, 'Clients drawn in each round.'),
       ('Training', text, 'client_sampling', 'fixed',
        'fixed: cohorts of this size, drawn uniformly; poisson: each client takes part by itself, '

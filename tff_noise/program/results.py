@@ -55,7 +55,7 @@ def write(
       'method': config.method,
       'seed': config.seed,
       **summary.summarize(directory),
-      **_ended_by_budget(config, algorithm),
+      **_ended_before_its_rounds(config, algorithm),
       **summary.describe(scene),
       **_verdict(scene, algorithm, state, own_columns),
       **algorithm.report.summary(state.records),
@@ -82,10 +82,12 @@ def _by_client(accuracy):
   }
 
 
-def _ended_by_budget(config, algorithm):
+def _ended_before_its_rounds(config, algorithm):
   """Nothing of a run that had all its rounds."""
   if algorithm.rounds == algorithm.planned_rounds:
     return {}
+  if config.early_stopping:
+    return {'status': 'ended early', 'planned_rounds': algorithm.planned_rounds}
   return {
       'status': 'ended by budget',
       'planned_rounds': algorithm.planned_rounds,

@@ -84,6 +84,7 @@ class RunConfig:
   image_size: int
   weights: str | None
   rounds: int
+  early_stopping: int
   clients_per_round: int
   client_sampling: str
   arrivals: str | None
@@ -164,6 +165,12 @@ class RunConfig:
         'target_client_epsilon', target is None or 0 < target <= 1e6, 'positive, at most 1e6'
     )
     self._require_poisson_sampling()
+    self._require('early_stopping', self.early_stopping >= 0, 'at least 0')
+    if self.early_stopping and (multiplier or target is not None):
+      raise types.UsageError(
+          '--early_stopping cannot be given with client DP, whose cost has to be known before a '
+          'run; --target_client_epsilon ends one'
+      )
     if self.client_dp_mechanism == 'discrete_gaussian' and self.arrivals is not None:
       raise types.UsageError(
           '--client_dp_mechanism=discrete_gaussian cannot be given with --arrivals: every client '

@@ -181,7 +181,11 @@ def text(run: run_directory.RunDirectory) -> str:
     )
   lines.append(_noise_line(summary))
   lines += summary.get('lines', []) + _correction_lines(summary)
-  if 'planned_rounds' in summary:
+  if summary.get('status') == 'ended early':
+    lines.append(
+        f'  early stopping  ended after round {summary["rounds"]} of {summary["planned_rounds"]}'
+    )
+  elif 'planned_rounds' in summary:
     lines.append(
         f'  budget          {summary["status"]}: round {summary["rounds"] + 1} of '
         f'{summary["planned_rounds"]} would pass epsilon {summary["target_client_epsilon"]:g} for '

@@ -119,6 +119,11 @@ class BestKeeper:
       saved = load(run, model_files.BEST)
       self._best = (saved.validation_accuracy, saved.round_num)
 
+  @property
+  def round_num(self) -> int:
+    """The round of the models that are kept; 0 before there are any."""
+    return self._best[1]
+
   def __call__(
       self,
       round_num: int,

@@ -123,6 +123,7 @@ async def run(
     ledger: ledger_lib.Ledger,
     initial_weights: Any = None,
     on_evaluated: Callable[..., None] = lambda *_: None,
+    is_over: Callable[[int], bool] = lambda _: False,
 ) -> ProgramState:
   """Runs every round that is left, and returns the final state.
 
@@ -144,6 +145,8 @@ async def run(
     initial_weights: What a new run starts from in place of the algorithm's own initial weights.
     on_evaluated: Called with the round, its values such as 'test_accuracy', and the models that
       have them, before the round's row is written.
+    is_over: Whether the run ends after a round, before its last one; asked after `on_evaluated`,
+      and of the round that is continued from.
   """
   state = initial_state(algorithm, initial_weights)
   versions = await state_manager.get_versions()
@@ -154,21 +157,22 @@ async def run(
     ledger.resume(saved.ledger)
   total_rounds = algorithm.rounds
 
-  async def write(state, metrics, seconds):
+  async def write(state, metrics, seconds, is_last):
     # Metrics first: a state that is saved has all its rows, and a row without its state is
     # replaced when the round is run again.
     done = state.round_num
     for manager in metrics_managers:
       await manager.release(_row(metrics), done)
     await timing_manager.release({'seconds': seconds}, done)
-    if done % checkpoint_every == 0 or done == total_rounds:
+    if done % checkpoint_every == 0 or is_last:
       await state_manager.save(state, done)
     on_round(RoundResult(done, metrics, seconds))
     # Weights hang in cycles of objects, which Python looks for every hundred rounds.
     gc.collect(generation=1)
 
   with _Background() as background:
-    while state.round_num < total_rounds:
+    ended = is_over(state.round_num)
+    while not ended and state.round_num < total_rounds:
       started = time.monotonic()
       state = run_round(algorithm, state, clients)
       seconds = time.monotonic() - started
@@ -180,6 +184,7 @@ async def run(
           values = evaluate(models)
           evaluated.update({f'{name}_{m}': float(values[m]) for m in evaluation.MEASURES})
         on_evaluated(done, evaluated, models)
+        ended = is_over(done)
       traffic = clients.traffic
       metrics = {
           'stage': algorithm.stage_of(done),
@@ -193,7 +198,8 @@ async def run(
           **algorithm.report.columns(state),
           **ground_truth(now),
       }
-      await background.start(write, now, metrics, seconds)
+      is_last = ended or done == total_rounds
+      await background.start(write, now, metrics, seconds, is_last)
     await background.wait()
     return program_state(state, clients, ledger)
 
@@ -221,6 +227,15 @@ class _Background:
     if self._last is not None:
       # Awaited in every round, so that who cancels the task is heard.
       await asyncio.wrap_future(self._last)
+
+
+def evaluated_in_last_stage(
+    algorithm: algorithm_lib.Algorithm, eval_every: int, up_to: int
+) -> list[int]:
+  """Returns the rounds of the last stage, up to a round, after which models are evaluated."""
+  *_, length = filter(None, algorithm.stages.values())
+  rounds = range(algorithm.planned_rounds - length + 1, up_to + 1)
+  return [number for number in rounds if _is_evaluated(algorithm, number, eval_every)]
 
 
 def _is_evaluated(algorithm, round_num, eval_every):

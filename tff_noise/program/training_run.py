@@ -21,6 +21,7 @@ from tff_noise.privacy import ledger as ledger_lib
 from tff_noise.privacy import protection
 from tff_noise.program import clients
 from tff_noise.program import code_version
+from tff_noise.program import early_stopping
 from tff_noise.program import ground_truth
 from tff_noise.program import inputs
 from tff_noise.program import ledger_seal
@@ -60,6 +61,10 @@ def run(
   with child.terminable(), opened:
     system_key = noise_secret.system_key(config, None if config.overwrite else directory)
     prepared = task_lib.prepare(config, dataset, scene, system_key)
+    if config.early_stopping and scene_lib.validation(dataset, scene) is None:
+      raise types.UsageError(
+          '--early_stopping needs a validation set: give --validation_fraction or --validation_dir'
+      )
     weights = initial_weights(config, prepared)
     noise = noise_secret.name(config, dataset, prepared.federation, system_key)
     made_from = inputs.digests(config, dataset)
@@ -81,9 +86,16 @@ def run(
         _say_budget(config, prepared, scene)
         evaluations = evaluations_of(prepared.task.model, dataset, scene)
         state = _train(config, prepared, scene, evaluations, weights, directory)
+        algorithm = prepared.algorithm
+        if state.round_num < algorithm.rounds:
+          print(
+              f'early stopping: ended after round {state.round_num} of {algorithm.rounds}',
+              file=sys.stderr,
+          )
+          algorithm = algorithm._replace(ends_after=state.round_num)
         confusion = _keep_final(prepared, state, evaluations, directory)
-        own_models = _own_models(prepared.algorithm, state, evaluations)
-        results.write(directory, config, scene, prepared.algorithm, state, confusion, own_models)
+        own_models = _own_models(algorithm, state, evaluations)
+        results.write(directory, config, scene, algorithm, state, confusion, own_models)
 
 
 def _say_schedule(config, algorithm):
@@ -148,6 +160,12 @@ def _train(config, prepared, scene, evaluations, weights, directory):
   hook = None
   if config.metrics_hook:
     hook = params.named(config.metrics_hook, 'metrics_hook')(directory.path, config.identity())
+  best = trained_models.BestKeeper(directory, prepared.task.model)
+
+  def is_over(done):
+    evaluated = training.evaluated_in_last_stage(algorithm, config.eval_every, done)
+    return early_stopping.is_over(config.early_stopping, best.round_num, evaluated)
+
   with progress.bar(algorithm.rounds) as on_round:
     return asyncio.run(
         training.run(
@@ -168,7 +186,8 @@ def _train(config, prepared, scene, evaluations, weights, directory):
             checkpoint_every=config.checkpoint_every,
             ledger=ledger,
             initial_weights=weights,
-            on_evaluated=trained_models.BestKeeper(directory, prepared.task.model),
+            on_evaluated=best,
+            is_over=is_over,
         )
     )
 
