@@ -6,7 +6,7 @@ import re
 
 from tff_noise import types
 
-_FORMS = (
+FORMS = (
     'constant, exponential:GAMMA (times GAMMA after each round), steps:GAMMA:ROUND,ROUND,... '
     '(times GAMMA after each of these rounds) or cosine:ROUNDS (half a cosine, down to next to '
     'nothing in round ROUNDS, where it stays), with 0 < GAMMA < 1 and rounds from 1 on, ascending'
@@ -33,7 +33,7 @@ def parse(text: str) -> types.Schedule:
       return types.Schedule(kind, rounds=(rounds,))
     raise ValueError
   except ValueError:
-    raise types.UsageError(f'--learning_rate_schedule={text}: expected {_FORMS}') from None
+    raise types.UsageError(f'--learning_rate_schedule must be {FORMS}, got {text}') from None
 
 
 def _gamma(text):

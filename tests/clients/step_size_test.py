@@ -47,7 +47,7 @@ class StepSizeTest(parameterized.TestCase):
   )
   def test_what_is_no_schedule_is_a_line(self, text):
     with self.assertRaisesRegex(
-        types.UsageError, '^--learning_rate_schedule=.*: expected constant, exponential:GAMMA .*$'
+        types.UsageError, '^--learning_rate_schedule must be constant, exponential:GAMMA .*, got .*$'
     ):
       step_sizes.parse(text)
 

@@ -9,6 +9,7 @@ import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from tff_noise import step_sizes
 from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.optimizers import catalog as optimizers
@@ -49,12 +50,14 @@ _VALID = {
     'subset': 0,
     'weights': None,
     'rounds': 100,
+    'early_stopping': 0,
     'clients_per_round': 10,
     'client_sampling': 'fixed',
     'arrivals': None,
     'local_epochs': 5,
     'batch_size': 20,
     'learning_rate': 0.05,
+    'learning_rate_schedule': 'constant',
     'local_optimizer': 'sgd',
     'momentum': 0.0,
     'weight_decay': 0.0,
@@ -130,6 +133,8 @@ _INVALID = {
     'clients': ([0, -1], 'at least 1'),
     'clients_per_round': ([0, -1], 'at least 1'),
     'rounds': ([0, -1], 'at least 1'),
+    'early_stopping': ([-1], 'at least 0'),
+    'learning_rate_schedule': (['', 'linear'], step_sizes.FORMS),
     'local_epochs': ([0, -1], 'at least 1'),
     'batch_size': ([0, -1], 'at least 1'),
     'max_concurrent_clients': ([0, -1], 'at least 1'),
@@ -183,7 +188,7 @@ _OTHER = {
     'subset': 100,
     'image_size': 32, 'weights': 'weights.h5', 'rounds': 101, 'clients_per_round': 11,
     'local_epochs': 6, 'batch_size': 21, 'learning_rate': 0.06, 'momentum': 0.1,
-    'local_optimizer': 'adam',
+    'local_optimizer': 'adam', 'early_stopping': 3, 'learning_rate_schedule': 'cosine:50',
     'weight_decay': 0.1, 'augmentation': 'crop_flip', 'label_smoothing': 0.1, 'temperature': 10.0,
     'temperature_reading': 'rescale', 'seed': 1, 'aggregation': 'secure_sum', 'update_bound': 2.0,
     'label_epsilon': '0.82', 'label_prior': 'inverse',
@@ -644,6 +649,8 @@ class BaseTest(parameterized.TestCase):
        '--aggregation=secure_sum cannot be given with --method=median: the server compares'),
       ({'base': 'median', 'aggregation': 'secure_sum', 'allow_per_client_disclosure': True},
        '--aggregation=secure_sum cannot be given with --base=median'),
+      ({'early_stopping': 2, 'client_dp_noise': 1.0},
+       '--early_stopping cannot be given with client DP'),
       ({'base': 'median'}, "--base=median shows the server each client's model, .*--allow_per"),
       ({'method': 'clipfl'}, "clipfl shows the server each client's model"),
       ({'method': 'fedprox', 'base': 'fedavg'},
