@@ -47,7 +47,7 @@ class StepSizeTest(parameterized.TestCase):
   )
   def test_what_is_no_schedule_is_a_line(self, text):
     with self.assertRaisesRegex(
-        types.UsageError, '^--learning_rate_schedule must be constant, exponential:GAMMA .*, got .*$'
+        types.UsageError, '^--learning_rate_schedule must be constant, exp.*, got .*$'
     ):
       step_sizes.parse(text)
 
