@@ -71,6 +71,25 @@ class PageTest(grid_case.GridCase):
     self.assertIn('swept.png', os.listdir(os.path.join(folder, 'plots')))
     self.assertIn('Over --noise_rate.', text)
 
+  def test_ranks_where_there_are_many_cells(self):
+    methods = ['fedavg', 'feddpcont', 'gce']
+    grid = grid_lib.from_flags(
+        methods, ['noise_rate=0.2,0.4,0.6'], [0, 1, 2], [], self.root, metric=grid_case.METRIC,
+        baseline=None,
+    )
+    for cell in grid.cells:
+      accuracy = 0.5 + 0.1 * methods.index(cell.method) + 0.01 * cell.seed
+      grid_case.write_run(cell.config.path(), cell.config, accuracy)
+    folder, text = self._page(grid)
+    self.assertIn('mean_ranks.png', os.listdir(os.path.join(folder, 'plots')))
+    self.assertIn('Ranks over settings', text)
+    # No seed has another order.
+    self.assertIn('Critical difference 0.00', text)
+    rows = tables.rank_table(
+        tables.mean_ranks(grid, tables.collect(grid), grid_case.METRIC), grid_case.METRIC
+    ).rows
+    self.assertEqual(rows, (('gce', '1.00 †'), ('feddpcont', '2.00'), ('fedavg', '3.00')))
+
   def test_what_has_no_result_is_told(self):
     self.write(('fedavg', 'noise_rate=0.4', 1))
     _, text = self._page()

@@ -73,6 +73,15 @@ def _sections(folder, grid, results, command):
   over_settings = _heat_map(grid, results)
   if over_settings is not None:
     built.append(sections.Built('Over settings', [over_settings]))
+  found = tables.mean_ranks(grid, results, grid.metric)
+  if found is not None:
+    figure = plots.mean_ranks(
+        found.mean, found.groups, found.critical_difference, title=metrics.get(grid.metric).title
+    )
+    caption = 'The further left, the better; methods that a bar joins are not told apart.'
+    built.append(
+        sections.Built('Ranks over settings', [blocks.Picture('mean_ranks', figure, caption)])
+    )
   for table in tables.all_tables(grid, results):
     rows = [[_starred(text) for text in row] for row in table.rows]
     built.append(

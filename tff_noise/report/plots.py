@@ -339,6 +339,56 @@ def swept(
 
 
 @style.styled
+def mean_ranks(
+    means: Mapping[str, float],
+    groups: Sequence[tuple[str, str]],
+    critical_difference: float,
+    *,
+    title: str,
+) -> mfigure.Figure:
+  """Draws mean ranks on a line, bars over those that are not told apart (Demsar, JMLR 2006).
+
+  Args:
+    means: By method, the best first.
+    groups: First and last method of each bar.
+    critical_difference: How far apart two have to be; drawn as a yardstick.
+    title: What was ranked.
+  """
+  names, values = list(means), list(means.values())
+  left = (len(names) + 1) // 2
+  line = 0.22  # Inches of a line of text.
+  bars = 0.5 + 0.5 * len(groups)  # Lines that the bars take.
+  height = (left + bars + 4) * line + 0.4
+  figure, axes = style.new_axes(height=height)
+  span = max(len(names) - 1, 1)
+  low, high = 1 - 0.42 * span, len(names) + 0.42 * span
+  axes.set_xlim(low, high)
+  axes.set_ylim(-(left + bars + 1), 3)
+  axes.axis('off')
+  axes.plot([1, len(names)], [0, 0], color='black', linewidth=1)
+  for place in style.ticks(len(names), 13) + 1:
+    axes.plot([place, place], [0, 0.25], color='black', linewidth=1)
+    axes.text(place, 0.45, str(place), ha='center', va='bottom')
+  ruler = min(1 + critical_difference, high)
+  axes.plot([1, ruler], [2, 2], color=style.MIDDLE, linewidth=2)
+  axes.text(1, 2.2, f'critical difference {critical_difference:.2f}', color=style.MIDDLE)
+  for i, (first, last) in enumerate(groups):
+    axes.plot(
+        [means[first] - 0.08, means[last] + 0.08], [-0.5 - 0.5 * i] * 2, color=style.MIDDLE,
+        linewidth=3, solid_capstyle='butt',
+    )
+  for i, (name, value) in enumerate(zip(names, values, strict=True)):
+    on_left = i < left
+    y = -(bars + 1 + (i if on_left else len(names) - 1 - i))
+    side = 1 - 0.04 * span if on_left else len(names) + 0.04 * span
+    axes.plot([value, value, side], [0, y, y], color=style.DARK, linewidth=0.8)
+    text = f'{style.plain(name)}  {value:.2f}' if on_left else f'{value:.2f}  {style.plain(name)}'
+    axes.text(side, y, f' {text} ', ha='right' if on_left else 'left', va='center')
+  axes.set_title(f'{style.plain(title)}: mean rank')
+  return figure
+
+
+@style.styled
 def heat_map(
     values: np.ndarray,
     methods: Sequence[str],

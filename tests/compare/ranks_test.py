@@ -1,0 +1,90 @@
+"""Tests of mean ranks: by hand, and how often they show a difference that is not there."""
+
+import math
+
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+from scipy import stats
+
+from tff_noise.compare import ranks
+
+# By setting, by method, of seeds 0, 1, 2.
+_VALUES = {
+    'first': {'a': [9, 9, 8], 'b': [5, 8, 9], 'c': [1, 1, 1], 'd': [0, 0, 0]},
+    'second': {'a': [7, 7, 7], 'b': [7, 5, 6], 'c': [1, 2, 3], 'd': [0, 1, 2]},
+    'third': {'a': [3, 3, 3], 'b': [2, 2, 2], 'c': [1, 1, 1], 'd': [0, 0, 0]},
+}
+
+
+def _rank(values=None, **options):
+  values = values or _VALUES
+  return ranks.rank(
+      {s: {m: dict(enumerate(v)) for m, v in of.items()} for s, of in values.items()}, **options
+  )
+
+
+class RankTest(parameterized.TestCase):
+
+  def test_means_by_hand(self):
+    found = _rank()
+    # Of a: 1, 1.5, 1; 1, 1, 1; 2, 1, 1. Of b: 2, 1.5, 2; 2, 2, 2; 1, 2, 2.
+    self.assertEqual(list(found.mean), ['a', 'b', 'c', 'd'])
+    np.testing.assert_allclose(list(found.mean.values()), [10.5 / 9, 16.5 / 9, 3, 4])
+    self.assertEqual((found.settings, found.seeds), (3, 3))
+
+  def test_critical_difference_by_hand(self):
+    by_seed = np.array([[3.5, 5.5, 9, 12], [3, 6, 9, 12], [4, 5, 9, 12]]) / 3
+    # Of a and b the residuals are 0 and +-1/6, of c and d 0: their square sum is 4 / 36.
+    error = math.sqrt(4 / 36 / 6 / 3)
+    expected = stats.studentized_range.isf(0.01, 4, 6) * error
+    self.assertAlmostEqual(ranks.critical_difference(by_seed), expected)
+    self.assertAlmostEqual(_rank().critical_difference, expected)
+
+  def test_lowest_is_best_and_what_was_not_reached_is_last(self):
+    values = {s: {m: [-v for v in of[m]] for m in 'abcd'} for s, of in _VALUES.items()}
+    self.assertEqual(_rank(values, highest=False), _rank())
+    for of in values.values():
+      of['d'] = [math.inf] * 3
+    self.assertEqual(_rank(values, highest=False), _rank())
+
+  def test_rows_of_what_is_not_told_apart(self):
+    # b and c are 1.17 apart, a and b .67; the critical difference is .55.
+    self.assertEmpty(_rank().groups)
+    equal = {s: {m: of['a' if m == 'b' else m] for m in 'abcd'} for s, of in _VALUES.items()}
+    self.assertEqual(_rank(equal).groups, (('a', 'b'),))
+
+  @parameterized.parameters(
+      (lambda v: {s: v[s] for s in ('first', 'second')},),
+      (lambda v: {s: {m: of[m] for m in 'ab'} for s, of in v.items()},),
+      (lambda v: {s: {m: seeds[:2] for m, seeds in of.items()} for s, of in v.items()},),
+      (lambda v: {**v, 'third': {m: [] for m in 'abcd'}},),
+  )
+  def test_too_little_of_anything_decides_nothing(self, change):
+    self.assertIsNone(_rank(change(_VALUES)))
+
+  def test_a_method_without_a_setting_is_left_out(self):
+    found = _rank({**_VALUES, 'third': {**_VALUES['third'], 'b': []}})
+    self.assertEqual(list(found.mean), ['a', 'c', 'd'])
+
+  @parameterized.parameters(
+      # Methods, seeds, how much more half of them vary, what seeds have in common over settings.
+      (4, 5, 1.0, 0.0, 0.02), (23, 5, 1.0, 0.5, 0.02), (23, 3, 10.0, 0.0, 0.075),
+      (23, 5, 10.0, 0.0, 0.075), (8, 10, 10.0, 0.0, 0.05),
+  )
+  def test_of_equal_methods_few_tables_show_a_difference(self, k, n, spread, shared, at_most):
+    draw = np.random.default_rng(0)
+    tables, settings = 1000, 4
+    scale = np.where(np.arange(k) < k // 2, spread, 1.0)
+    own = draw.standard_normal((tables, n, settings, k))
+    of_seed = draw.standard_normal((tables, n, 1, k))
+    cells = scale * (math.sqrt(shared) * of_seed + math.sqrt(1 - shared) * own)
+    shown = [
+        np.ptp(by_seed.mean(axis=0)) > ranks.critical_difference(by_seed)
+        for by_seed in stats.rankdata(cells, axis=3).mean(axis=2)
+    ]
+    self.assertLessEqual(np.mean(shown), at_most)
+
+
+if __name__ == '__main__':
+  absltest.main()
