@@ -11,9 +11,9 @@ from tff_noise.program import progress
 from tff_noise.program import training
 
 
-def _said(accuracies, *, first=1, total=None):
-  said = io.StringIO()
-  with contextlib.redirect_stderr(said), progress.bar(total or len(accuracies)) as on_round:
+def _said(accuracies, *, first=1, total=None, log_level='info'):
+  said, total = io.StringIO(), total or len(accuracies)
+  with contextlib.redirect_stderr(said), progress.bar(total, log_level) as on_round:
     for i, accuracy in enumerate(accuracies, first):
       on_round(training.RoundResult(i, {'test_accuracy': accuracy, 'train_loss': 0.5}, 1.0))
   return said.getvalue().splitlines()
@@ -37,6 +37,10 @@ class ProgressTest(absltest.TestCase):
     lines = _said([0.5] * 205)
     self.assertBetween(len(lines), 20, 22)
     self.assertIn('round 205/205', lines[-1])
+
+  def test_more_or_less_is_said_where_it_is_asked_for(self):
+    self.assertEmpty(_said([0.5] * 205, log_level='quiet'))
+    self.assertLen(_said([0.5] * 205, log_level='debug'), 205)
 
   def test_says_from_which_round_it_goes_on(self):
     lines = _said([0.5, 0.5], first=4, total=5)

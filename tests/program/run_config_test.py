@@ -87,6 +87,7 @@ _VALID = {
     'resume_other_code': False,
     'overwrite': False,
     'metrics_hook': None,
+    'log_level': 'info',
     'eval_every': 1,
     'checkpoint_every': 5,
 }
@@ -123,6 +124,7 @@ _INVALID = {
     'aggregation': (['median'], 'one of mean, secure_sum'),
     'label_prior': (['bayes'], 'one of shrinkage, projected, inverse, none, uniform'),
     'training_labels': (['', 'public'], 'one of local, private'),
+    'log_level': (['', 'warning'], 'one of quiet, info, debug'),
     'runtime': (['', 'gpu'], 'one of local, remote, accelerator'),
     'client_dp_noise': ([-1e-9, 1e-5, 2e6, _NAN, _INF, -_INF], '0, or in [1e-4, 1e6]'),
     'client_dp_clip': ([0.0, -0.1, 1e-31, 1e31, _NAN, _INF, -_INF], 'in [1e-30, 1e30]'),
@@ -211,7 +213,7 @@ _OTHER_STAGES = {
 }
 _EXECUTION = {
     'root_dir': 'elsewhere', 'resume': False, 'resume_other_code': True, 'overwrite': True,
-    'metrics_hook': 'm:f',
+    'metrics_hook': 'm:f', 'log_level': 'quiet',
     'max_concurrent_clients': 1, 'checkpoint_every': 6,
     'runtime': 'accelerator',
 }

@@ -198,6 +198,9 @@ def _define_all():
       ('Run', boolean, 'overwrite', False,
        'Begin it anew, and remove what is there, its ledger too, once the new one is known to '
        'begin.'),
+      ('Run', text, 'log_level', 'info',
+       'quiet: no progress; info: a bar, or a line now and then; debug: a line for each round, '
+       'and what TensorFlow and TFF tell.'),
       ('Run', integer, 'eval_every', 1, 'Rounds between evaluations on the test set.'),
       ('Run', integer, 'checkpoint_every', 5, 'Rounds between checkpoints.'),
       ('Run', text, 'metrics_hook', None,

@@ -17,10 +17,20 @@ _BAR = '{percentage:3.0f}%|{bar:16}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{
 
 
 @contextlib.contextmanager
-def bar(total_rounds: int) -> Iterator[Callable[[training.RoundResult], None]]:
-  """Gives the function to call after each round."""
-  if not sys.stderr.isatty():
-    yield _Lines(total_rounds)
+def bar(
+    total_rounds: int, log_level: str = 'info'
+) -> Iterator[Callable[[training.RoundResult], None]]:
+  """Gives the function to call after each round.
+
+  Args:
+    total_rounds: How many there are.
+    log_level: 'quiet' says nothing, 'debug' has a line for each round, on a terminal too.
+  """
+  if log_level == 'quiet':
+    yield lambda _: None
+    return
+  if log_level == 'debug' or not sys.stderr.isatty():
+    yield _Lines(total_rounds, total_rounds if log_level == 'debug' else _LINES)
     return
   with tqdm.tqdm(total=total_rounds, bar_format=_BAR, dynamic_ncols=True) as shown:
     accuracy = math.nan
@@ -42,8 +52,8 @@ def bar(total_rounds: int) -> Iterator[Callable[[training.RoundResult], None]]:
 class _Lines:
   """Prints a line for some of the rounds."""
 
-  def __init__(self, total_rounds: int):
-    self._total, self._every = total_rounds, max(1, total_rounds // _LINES)
+  def __init__(self, total_rounds: int, lines: int):
+    self._total, self._every = total_rounds, max(1, total_rounds // lines)
     # From the end of the first round on, in which everything is compiled.
     self._started, self._done = 0.0, 0
     # Not every round is evaluated.

@@ -3,6 +3,8 @@
 import os
 import sys
 
+from absl import logging
+
 from tff_noise import heaps
 from tff_noise import loading
 from tff_noise import types
@@ -47,10 +49,14 @@ def run(config: run_config.RunConfig) -> None:
 
 def _prepare_and_train(config, dataset, scene, directory):
   """Loads what computes, which takes seconds, and hands over to it."""
+  debug = config.log_level == 'debug'
   # Before TensorFlow is imported, or it prints pages about hardware that is not there.
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '0' if debug else '3')
+  if debug:
+    logging.set_verbosity(logging.DEBUG)  # What TFF tells.
   heaps.limit()
-  print('Loading TensorFlow Federated...', file=sys.stderr)
+  if config.log_level != 'quiet':
+    print('Loading TensorFlow Federated...', file=sys.stderr)
   with loading.large_modules():
     from tff_noise.program import training_run
 

@@ -26,6 +26,7 @@ _LARGEST = 1e30
 MODELS = ('mlp', 'cnn', 'resnet18', 'resnet34', 'resnet50', 'vit_tiny')
 NORMS = ('group', 'batch')
 LOCAL_OPTIMIZERS = ('sgd', 'adam')
+LOG_LEVELS = ('quiet', 'info', 'debug')
 AUGMENTATIONS = ('none', 'crop_flip')
 TEMPERATURE_READINGS = ('divide', 'rescale')
 AGGREGATIONS = ('mean', 'secure_sum')
@@ -38,7 +39,7 @@ CLIENT_DP_MECHANISMS = ('gaussian', 'discrete_gaussian', 'tree')
 # that another runtime sums in another order; so a run may be continued with other values of these.
 EXECUTION_ONLY = frozenset({
     'root_dir', 'run_name', 'resume', 'resume_other_code', 'overwrite', 'runtime', 'workers',
-    'max_concurrent_clients', 'checkpoint_every', 'metrics_hook',
+    'max_concurrent_clients', 'checkpoint_every', 'metrics_hook', 'log_level',
 })
 
 
@@ -123,6 +124,7 @@ class RunConfig:
   eval_every: int
   checkpoint_every: int
   metrics_hook: str | None
+  log_level: str
 
   def __post_init__(self):
     for name, allowed in (
@@ -142,6 +144,7 @@ class RunConfig:
         ('client_dp_mechanism', CLIENT_DP_MECHANISMS),
         ('noise_source', noise_key.SOURCES),
         ('runtime', RUNTIMES),
+        ('log_level', LOG_LEVELS),
     ):
       self._require(name, getattr(self, name) in allowed, 'one of ' + ', '.join(allowed))
     for name in ('clients', 'clients_per_round', 'rounds', 'local_epochs', 'batch_size',

@@ -166,7 +166,7 @@ def _train(config, prepared, scene, evaluations, weights, directory):
     evaluated = training.evaluated_in_last_stage(algorithm, config.eval_every, done)
     return early_stopping.is_over(config.early_stopping, best.round_num, evaluated)
 
-  with progress.bar(algorithm.rounds) as on_round:
+  with progress.bar(algorithm.rounds, config.log_level) as on_round:
     return asyncio.run(
         training.run(
             algorithm=algorithm,
