@@ -13,7 +13,7 @@ from tff_noise import types
 # not know each other.
 _LAYERS = (
     ('tff_noise.types', 'tff_noise.rng', 'tff_noise.child', 'tff_noise.heaps', 'tff_noise.loading'),
-    ('tff_noise.params', 'tff_noise.runtimes'),
+    ('tff_noise.params', 'tff_noise.step_sizes', 'tff_noise.runtimes'),
     ('tff_noise.data',),
     ('tff_noise.models', 'tff_noise.privacy', 'tff_noise.selection'),
     ('tff_noise.uplink',),
@@ -39,6 +39,7 @@ _LOADS_TENSORFLOW = (
     'tff_noise.federated',
     'tff_noise.optimizers',
     'tff_noise.algorithms',
+    'tff_noise.program.checkpoints',
     'tff_noise.program.clients',
     'tff_noise.program.managers',
     'tff_noise.program.private_labels',

@@ -141,7 +141,9 @@ def _define_all():
       ('Training', real, 'momentum', 0.0, 'Of local SGD, in [0, 1).'),
       ('Training', real, 'weight_decay', 0.0, 'L2 coefficient of local SGD.'),
       ('Training', text, 'aggregation', 'mean',
-       'mean, by plain sums, or secure_sum, by secure sums of clipped and quantised updates.'),
+       'mean, by plain sums; secure_sum, by secure sums of clipped and quantised updates; or '
+       "package.module:function that returns one of TFF's aggregation factories, such as "
+       'tensorflow_federated.python.learning:robust_aggregator.'),
       ('Training', real, 'update_bound', 1.0,
        'Every entry of an update is clipped to +- this bound; secure_sum only.'),
       ('Training', text, 'augmentation', 'none',

@@ -50,10 +50,11 @@ def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, s
   found = {name: _of_array(values) for name, values in parts.items() if values is not None}
   files = {name: getattr(config, name) for name in _FILES}
   # Code that the digest of this package's does not cover.
-  own = {n: getattr(config, n) for n in ('method', 'model') if ':' in getattr(config, n)}
+  named = {n: getattr(config, n) for n in ('method', 'model', 'aggregation')}
+  own = {name: place for name, place in named.items() if ':' in place}
   files |= {name: params.source_of(place) for name, place in own.items()}
-  named = {f'--{name}': _of_files(path) for name, path in files.items() if path is not None}
-  return {**found, **named}
+  in_files = {f'--{name}': _of_files(path) for name, path in files.items() if path is not None}
+  return {**found, **in_files}
 
 
 def check(run: run_directory.RunDirectory, now: Mapping[str, str], otherwise: str = '') -> None:

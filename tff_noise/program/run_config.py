@@ -137,7 +137,7 @@ class RunConfig:
         ('augmentation', AUGMENTATIONS),
         ('local_optimizer', LOCAL_OPTIMIZERS),
         ('temperature_reading', TEMPERATURE_READINGS),
-        ('aggregation', AGGREGATIONS),
+        ('aggregation', AGGREGATIONS if ':' not in self.aggregation else (self.aggregation,)),
         ('label_prior', (*estimator.PRIORS, 'uniform')),
         ('training_labels', TRAINING_LABELS),
         ('client_sampling', CLIENT_SAMPLINGS),
@@ -168,6 +168,10 @@ class RunConfig:
         'target_client_epsilon', target is None or 0 < target <= 1e6, 'positive, at most 1e6'
     )
     self._require_poisson_sampling()
+    if ':' in self.aggregation and (multiplier or target is not None):
+      raise types.UsageError(
+          '--aggregation of your own cannot be given with client DP, which aggregates by itself'
+      )
     self._require('early_stopping', self.early_stopping >= 0, 'at least 0')
     if self.early_stopping and (multiplier or target is not None):
       raise types.UsageError(
@@ -276,12 +280,12 @@ class RunConfig:
 
   def _require_visible_models(self):
     """A secure sum has nothing to compare."""
-    if self.aggregation != 'secure_sum':
+    if self.aggregation == 'mean':
       return
     for name in self._of_which('compares_models'):
       raise types.UsageError(
-          f'--aggregation=secure_sum cannot be given with {name}: the server compares the models '
-          'of single clients, of which a sum keeps nothing'
+          f'--aggregation={self.aggregation} cannot be given with {name}: the server compares the '
+          'models of single clients, of which a sum keeps nothing'
       )
 
   def _require_poisson_sampling(self):

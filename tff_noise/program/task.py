@@ -9,6 +9,7 @@ from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.algorithms import catalog
 from tff_noise.data import scene as scene_lib
 from tff_noise.federated import aggregation
+from tff_noise.federated import own_aggregation
 from tff_noise.federated import task as task_lib
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
@@ -76,6 +77,19 @@ def prepare(
   return Prepared(federation, task, algorithm)
 
 
+def _own_aggregation(place):
+  """That of a factory that a function of TFF's, or the user's, returns."""
+  name, build_factory = f'--aggregation={place}', params.named(place, 'aggregation')
+  try:
+    factory = build_factory()
+  except Exception as error:  # A function of the user's may raise whatever it likes.
+    raise types.UsageError(
+        f'{name} is called without arguments, and has to return a factory of tff.aggregators '
+        f'({type(error).__name__}: {(str(error).splitlines() or [""])[0]})'
+    ) from error
+  return own_aggregation.of_factory(factory, name)
+
+
 def build(
     config: run_config.RunConfig,
     dataset: types.Dataset,
@@ -105,6 +119,8 @@ def build(
     aggregate = aggregation.secure_weighted_mean(
         update_bound=config.update_bound, max_examples=int(federation.sizes.max())
     )
+  elif ':' in config.aggregation:
+    aggregate = _own_aggregation(config.aggregation)
   else:
     aggregate = aggregation.weighted_mean()
   task = task_lib.Task(

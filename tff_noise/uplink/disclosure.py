@@ -59,6 +59,13 @@ def client_to_server_edges(computation: tff.Computation) -> tuple[Edge, ...]:
   return _edges(_intrinsics(computation))
 
 
+def travelling(computation: tff.Computation) -> tuple[tuple[Edge, tff.Type], ...]:
+  """Returns the same edges, each with the type of what one client sends."""
+  calls = [c for c in _intrinsics(computation) if c.function.uri not in _NOT_RELEASES]
+  sent = (_travelling_type(call.argument.type_signature) for call in calls)
+  return tuple(zip(_edges(calls), sent, strict=True))
+
+
 def _intrinsics(computation):
   """The calls of intrinsics, in order of appearance."""
   calls = []

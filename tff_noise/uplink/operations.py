@@ -8,6 +8,7 @@ held to it too: what sums single clients' values runs there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -115,6 +116,9 @@ _TAKES_STRINGS = frozenset({
 })
 
 
+_UNSEEDED = re.compile('Random|Multinomial|ParameterizedTruncated|Stateful.*Random|TruncatedNormal')
+
+
 class OperationError(types.UsageError):
   """A computation does more than compute."""
 
@@ -157,6 +161,17 @@ def check(computation: tff.Computation) -> None:
       _check_parameter(proto.type.function.parameter)
       for scope in scopes:
         _check_texts(scope)
+
+
+def unseeded_randomness(computation: tff.Computation) -> frozenset[str]:
+  """Returns the operations of a computation that draw random numbers which no argument fixes."""
+  whole = computation_impl.ConcreteComputation.get_proto(computation)
+  return frozenset(
+      node.op
+      for proto, _ in local_computations(whole) if proto.WhichOneof('computation') == 'tensorflow'
+      for scope in _scopes(proto.tensorflow)[0]
+      for node in scope.nodes if _UNSEEDED.match(node.op)
+  )
 
 
 def _scopes(proto: computation_pb2.TensorFlow) -> tuple[list[_Scope], frozenset[str]]:
