@@ -148,6 +148,31 @@ class AttackTest(federated_test_case.FederatedTestCase):
     self._write('metrics.csv', '\n'.join([header, ','.join(cells), *rest]) + '\n')
     self._assert_found(self._audit(), 'metrics.csv: the first measured round')
 
+  def _change_metrics(self, change):
+    """Puts `change(header, rows)` in place of the columns and rows of `metrics.csv`."""
+    header, *rows = [line.split(',') for line in self._read('metrics.csv').splitlines()]
+    header, rows = change(header, rows)
+    self._write('metrics.csv', '\n'.join(map(','.join, [header, *rows])) + '\n')
+
+  def test_what_is_measured_cannot_be_left_out(self):
+    def blank(header, rows):
+      for row in rows:
+        for name in ('test_accuracy', 'test_loss'):
+          row[header.index(name)] = 'nan'
+      return header, rows
+
+    self._change_metrics(blank)
+    self._assert_found(self._audit(), 'metrics.csv: the first measured round')
+
+  @parameterized.parameters('rejected', 'bytes_up', 'train_loss')
+  def test_no_column_can_be_left_out(self, name):
+    def without(header, rows):
+      i = header.index(name)
+      return header[:i] + header[i + 1 :], [row[:i] + row[i + 1 :] for row in rows]
+
+    self._change_metrics(without)
+    self._assert_found(self._audit(), 'metrics.csv: stages')
+
   def test_a_damaged_checkpoint_hides_no_other_finding(self):
     self._forge(lambda lines: lines[1:])
     for folder, _, files in os.walk(os.path.join(self.run_, 'state')):

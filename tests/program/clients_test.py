@@ -265,13 +265,34 @@ class RefusalTest(parameterized.TestCase):
     train, again = (c._replace(fields=(noisy,)) for c in (train, again))
     clients, ledger = _clients(train, again)
     state = _STATE._replace(aggregators={'train': np.int32(3), 'again': np.int32(3)})
-    clients.train(train, state, _COHORT)
+    clients.train(train, state, clients.sample(train, state))
+    clients.begin_round(2, 'train')
     for asked in (train, again):
       with self.assertRaisesRegex(ValueError, 'with noise that was used before'):
-        clients.train(asked, state, np.array([1]))
+        clients.train(asked, state, clients.sample(asked, state))
     self.assertLen(ledger.entries, 1)
     self.assertLen(computed.calls, 1)
-    clients.train(train, state._replace(aggregators={'train': np.int32(4)}), _COHORT)
+    state = state._replace(aggregators={'train': np.int32(4)})
+    clients.train(train, state, clients.sample(train, state))
+
+  @parameterized.parameters('fixed', protection.CYCLIC)
+  def test_noise_is_of_the_sample_of_its_round_which_answers_once(self, sampling):
+    noisy = _field('update')._replace(protection=protection.NoisySum(1.0, 1.0, 2, 5))
+    train, computed = _train()
+    train = train._replace(fields=(noisy,))
+    clients, ledger = _clients(train, task=_TASK._replace(sampling=sampling))
+    state = _STATE._replace(aggregators={'train': np.int32(3)})
+    sample = clients.sample(train, state)
+    for other in (np.arange(5), sample[:1], np.setdiff1d(np.arange(5), sample)):
+      with self.assertRaisesRegex(ValueError, "of 'train' is not the sample of its round"):
+        clients.train(train, state, other)
+    self.assertEmpty(ledger.entries)
+    clients.train(train, state, sample[::-1])
+    # With other noise, too.
+    with self.assertRaisesRegex(ValueError, 'second release with noise in round 3: the cohort'):
+      clients.train(train, state._replace(aggregators={'train': np.int32(4)}), sample)
+    self.assertLen(ledger.entries, 1)
+    self.assertLen(computed.calls, 1)
 
 
 class PoissonTest(parameterized.TestCase):
@@ -304,7 +325,7 @@ class PoissonTest(parameterized.TestCase):
     cohort = self.clients.sample(self.train, _STATE)
     others = np.setdiff1d(np.arange(5), cohort)
     for other in (cohort[1:], cohort[:0], others, np.arange(5)):
-      with self.assertRaisesRegex(ValueError, "'train' is not the Poisson sample of its round"):
+      with self.assertRaisesRegex(ValueError, "'train' is not the sample of its round"):
         self.clients.train(self.train, _STATE, other)
     self.assertEmpty(self.ledger.entries)
     self.assertEmpty(self.computed.calls)

@@ -56,10 +56,14 @@ def check(
     return finding.no_evidence(_ROUND, 'nothing was measured')
   first = int(known.any(axis=0).argmax())
   row = _row(config, prepared, dataset, scene, first + 1)
-  compared = {
-      name: value for name, value in row.items()
-      if name in run.metrics and np.isfinite(value) and np.isfinite(run.metrics[name][first])
-  }
+  # What nobody may know is not known, and what is measured is there.
+  other = [
+      name for name, value in row.items()
+      if name not in run.metrics or np.isfinite(value) != np.isfinite(run.metrics[name][first])
+  ]
+  if other:
+    return finding.failed(_ROUND, f'{", ".join(other)}: a number where there is none, or none')
+  compared = {name: value for name, value in row.items() if np.isfinite(value)}
   for name, value in compared.items():
     then = float(run.metrics[name][first])
     absolute = _OF_ACCURACY if name.endswith('accuracy') else _OF_LOSS
@@ -80,8 +84,9 @@ def _row(config, prepared, dataset, scene, rounds):
     state = training.run_round(algorithm, state, clients)
   row = {'train_loss': clients.traffic.train_loss, 'rejected': clients.traffic.rejected}
   own = training.program_state(state, clients, book).own_of_clients
-  models = algorithm.evaluated(state, own)
+  is_evaluated = training.is_evaluated(algorithm, rounds, config.eval_every)
+  models = algorithm.evaluated(state, own) if is_evaluated else []
   for name, evaluate in training_run.evaluations_of(task.model, dataset, scene).items():
-    found = evaluate(models)
+    found = evaluate(models) if is_evaluated else dict.fromkeys(evaluation.MEASURES, np.nan)
     row |= {f'{name}_{measure}': found[measure] for measure in evaluation.MEASURES}
   return {k: float(v) for k, v in row.items()}

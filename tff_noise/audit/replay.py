@@ -31,6 +31,7 @@ from tff_noise.uplink import per_client
 from tff_noise.uplink import uplink
 
 _ENTRIES = 'ledger: its entries are those that configuration and scene lead to'
+_COLUMNS = ('stage', 'clients', 'rejected', 'bytes_up', 'bytes_down', 'train_loss')
 _ROWS = 'metrics.csv: stages, clients and bytes are those of the configuration'
 _PARTICIPATIONS = 'clients.csv: clients took part as often as the configuration says'
 _CHECKPOINTS = 'state: checkpoints hold the hashes of the ledger, and participations'
@@ -328,6 +329,9 @@ def _rows(run_, replayed):
   done, total = len(run_.rounds), replayed.total
   if done > total or (run_.finished and done < total):
     return finding.failed(_ROWS, f'{done} rounds are done, the configuration has {total}')
+  missing = [name for name in _COLUMNS if name not in run_.metrics]
+  if missing:
+    return finding.failed(_ROWS, f'no column {", ".join(missing)}')
   compared = 0
   for i, expected in enumerate(replayed.rounds[: len(run_.rounds)]):
     stage = expected.exchanges[0].entry.stage if expected.exchanges else None
@@ -336,7 +340,7 @@ def _rows(run_, replayed):
       compared += 1
       wanted |= {n: getattr(expected.traffic, n) for n in ('clients', 'bytes_up', 'bytes_down')}
     for name, value in wanted.items():
-      if value is not None and name in run_.metrics and run_.metrics[name][i] != value:
+      if value is not None and run_.metrics[name][i] != value:
         return finding.failed(
             _ROWS, f'round {i + 1}: {name} is {run_.metrics[name][i]}, expected is {value}'
         )

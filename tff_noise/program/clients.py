@@ -63,6 +63,10 @@ def initial_own(algorithm: algorithm_lib.Algorithm, federation: types.Federation
   }
 
 
+def _is_noisy(computation):
+  return any(isinstance(f.protection, protection.NoisySum) for f in computation.fields)
+
+
 def by_client(own: OwnStates, num_clients: int) -> list[Mapping[str, Any]]:
   """Returns what each client keeps, by name."""
   return [{name: states[i] for name, states in own.items()} for i in range(num_clients)]
@@ -118,6 +122,7 @@ class SimulatedClients:
   def begin_round(self, round_num: int, stage: str) -> None:
     """Called before each round, 1 the run's first."""
     self._round_num, self._stage = round_num, stage
+    self._has_released_noise = False
     self.traffic = Traffic()
 
   def end_round(self) -> None:
@@ -219,7 +224,7 @@ class SimulatedClients:
     listed, messages = self._check(computation, messages, cohort)
     if listed.optimizer is None:
       raise ValueError(f'{listed.name!r} has no next model: it is run, not trained')
-    self._require_poisson_sample(listed, cohort)
+    self._require_sample(listed, state, cohort)
     self._require_new_noise(listed, state)
     self._record(listed, cohort)
     process = listed.process
@@ -311,20 +316,28 @@ class SimulatedClients:
 
   def _require_new_noise(self, computation, state):
     """Noise is a function of the aggregator's state: one that was used would cancel it."""
-    if not any(isinstance(f.protection, protection.NoisySum) for f in computation.fields):
+    if not _is_noisy(computation):
       return
     aggregator = tf.nest.flatten(state.aggregators[computation.name])
     key = b''.join(np.asarray(value).tobytes() for value in aggregator)
     if key in self._noisy:
       raise ValueError(f'{computation.name!r} would release with noise that was used before')
     self._noisy.add(key)
+    self._has_released_noise = True
 
-  def _require_poisson_sample(self, computation, cohort):
-    """The claim is about this draw and no other."""
-    if not any(protection.is_poisson(f.protection) for f in computation.fields):
+  def _require_sample(self, computation, state, cohort):
+    """What noise is claimed to cost is of the draw of its round, which answers once."""
+    if not _is_noisy(computation):
       return
-    if not np.array_equal(np.sort(cohort), self._poisson_sample(computation, None, None)):
-      raise ValueError(f'the cohort of {computation.name!r} is not the Poisson sample of its round')
+    if self._has_released_noise:
+      raise ValueError(
+          f'{computation.name!r} would be the second release with noise in round '
+          f'{self._round_num}: the cohort, drawn once, would answer twice'
+      )
+    if computation.optimizer.sampler is not None:
+      return
+    if not np.array_equal(np.sort(cohort), np.sort(self.sample(computation, state))):
+      raise ValueError(f'the cohort of {computation.name!r} is not the sample of its round')
 
   def _record(self, computation, cohort):
     self._ledger.record(self._round_num, self._stage, computation.released, cohort)

@@ -178,7 +178,7 @@ async def run(
       seconds = time.monotonic() - started
       now, done = program_state(state, clients, ledger), state.round_num
       evaluated = {f'{name}_{m}': np.nan for name in evaluations for m in evaluation.MEASURES}
-      if evaluations and _is_evaluated(algorithm, done, eval_every):
+      if evaluations and is_evaluated(algorithm, done, eval_every):
         models = algorithm.evaluated(state, now.own_of_clients)
         for name, evaluate in evaluations.items():
           values = evaluate(models)
@@ -235,11 +235,11 @@ def evaluated_in_last_stage(
   """Returns the rounds of the last stage, up to a round, after which models are evaluated."""
   *_, length = filter(None, algorithm.stages.values())
   rounds = range(algorithm.planned_rounds - length + 1, up_to + 1)
-  return [number for number in rounds if _is_evaluated(algorithm, number, eval_every)]
+  return [number for number in rounds if is_evaluated(algorithm, number, eval_every)]
 
 
-def _is_evaluated(algorithm, round_num, eval_every):
-  """Whether a model is evaluated after this round."""
+def is_evaluated(algorithm: algorithm_lib.Algorithm, round_num: int, eval_every: int) -> bool:
+  """Returns whether models are evaluated after a round, the run's first being 1."""
   first = 1
   for rounds in algorithm.stages.values():
     if round_num < first + rounds:
