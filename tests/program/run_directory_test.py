@@ -218,7 +218,10 @@ class JsonTest(RunDirectoryTestCase):
       run_directory.write_json(path, {'a': value})
     self.assertEqual(run_directory.read_json(path), 'old')
 
-  @parameterized.parameters(b'', b'{"a": 1', b'not json', b'\xff\xfe')
+  @parameterized.parameters(
+      b'', b'{"a": 1', b'not json', b'\xff\xfe', b'{"epsilon": 0.1, "epsilon": 16}',
+      b'[{"b": {"a": 1, "a": 1}}]',
+  )
   def test_damaged_file(self, content):
     path = os.path.join(self.root, 'a.json')
     with open(path, 'wb') as file:

@@ -6,6 +6,7 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tff_noise import types
+from tff_noise.algorithms import catalog
 from tff_noise.privacy import protection
 from tff_noise.program import data
 from tff_noise.program import flags
@@ -19,6 +20,12 @@ def _prepared(*arguments):
   dataset = data.load_dataset(config)
   scene = data.load_scene(config, dataset, None)
   return dataset, lambda: task.prepare(config, dataset, scene)
+
+
+# ClipFL, which does not say that it shows clients' models.
+QUIET = catalog.ALGORITHMS['clipfl']._replace(
+    name='quiet', place='tff_noise.algorithms.clipfl:build', per_client=''
+)
 
 
 class TaskTest(federated_test_case.FederatedTestCase):
@@ -71,6 +78,17 @@ class TaskTest(federated_test_case.FederatedTestCase):
         {field.protection for field in prepared.algorithm.fields},
         {protection.NoisySum(1.5, 1.0, 2, 4, mechanism=mechanism, sampling='cyclic')},
     )
+
+  def test_who_shows_single_clients_without_saying_so_is_refused(self):
+    method = f'--method={__name__}:QUIET'
+    method_flags = method, '--param=keep=1', '--param=selector=agreement'
+    _, prepare = _prepared(*method_flags)
+    with self.assertRaisesRegex(
+        types.UsageError, f'^{method} shows .*update.* of single clients: allow it with --allow_per'
+    ):
+      prepare()
+    _, prepare = _prepared(*method_flags, '--allow_per_client_disclosure')
+    self.assertNotEmpty(prepare().algorithm.fields)
 
   def test_round_without_a_client_is_refused_before_anything_is_written(self):
     arrivals = self.create_tempfile(content='client,joins\n0,3\n1,3\n2,3\n3,4\n').full_path

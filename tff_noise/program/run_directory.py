@@ -93,9 +93,17 @@ def read_json(path: str) -> Any:
   """
   try:
     with open(path, encoding='utf-8') as file:
-      return json.load(file)
+      return json.load(file, object_pairs_hook=_without_doubles)
   except (OSError, ValueError) as error:
     raise types.UsageError(f'{path} cannot be read ({error})') from error
+
+
+def _without_doubles(pairs):
+  """Who reads a key twice may take the first or the last: nobody else would know which."""
+  content = dict(pairs)
+  if len(content) < len(pairs):
+    raise ValueError('a key is there twice')
+  return content
 
 
 def locate(root_dir: str, name: str) -> RunDirectory:

@@ -61,6 +61,13 @@ def prepare(
   if config.client_dp_noise and sum(bool(rounds) for rounds in algorithm.stages.values()) > 1:
     # The noise is a function of how often a process has run: two would draw the same.
     raise types.UsageError('--client_dp_noise is for methods of one stage')
+  shown = [f.name for f in algorithm.fields if f.disclosure.shows_single_clients]
+  # Told of a method of one's own, too, that does not say so by itself.
+  if shown and not config.allow_per_client_disclosure:
+    raise types.UsageError(
+        f'--method={config.method} shows {", ".join(shown)} of single clients: allow it with '
+        '--allow_per_client_disclosure, or use another method'
+    )
   if private:
     algorithm = private_labels.declare(algorithm, task)
   if config.debug_client_errors:
