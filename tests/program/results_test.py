@@ -20,7 +20,9 @@ from tff_noise.program import run_directory
 from tff_noise.program import summary
 from tff_noise.uplink import uplink
 
-_Config = collections.namedtuple('_Config', ['method', 'seed', 'target_client_epsilon'])
+_Config = collections.namedtuple(
+    '_Config', ['method', 'seed', 'target_client_epsilon', 'early_stopping'], defaults=[0]
+)
 _State = collections.namedtuple(
     '_State', ['round_num', 'participations', 'records', 'own', 'own_of_clients', 'state']
 )
