@@ -99,6 +99,11 @@ class CheckpointsTest(parameterized.TestCase):
       self._save({'leaf': leaf}, 1)
     self.assertEqual(os.listdir(self.folder), [])
 
+  def test_two_places_of_one_name_are_not_written_over_each_other(self):
+    with self.assertRaisesRegex(ValueError, 'the same name'):
+      self._save({'a/b': 1, 'a': {'b': 2}}, 1)
+    self.assertEqual(os.listdir(self.folder), [])
+
   def test_other_places_than_the_structure_has(self):
     self._save({'a': 1, 'b': 2}, 1)
     with self.assertRaisesRegex(types.UsageError, r"lacks \['c'\] and has \['b'\]"):

@@ -62,7 +62,8 @@ def check(
       if name not in run.metrics or np.isfinite(value) != np.isfinite(run.metrics[name][first])
   ]
   if other:
-    return finding.failed(_ROUND, f'{", ".join(other)}: a number where there is none, or none')
+    why = 'missing, or a number that nobody could know'
+    return finding.failed(_ROUND, f'{", ".join(other)}: {why}')
   compared = {name: value for name, value in row.items() if np.isfinite(value)}
   for name, value in compared.items():
     then = float(run.metrics[name][first])

@@ -69,7 +69,7 @@ class CheckpointManager(tff.program.ProgramStateManager):
   def _write(self, state, path):
     os.makedirs(self._folder, exist_ok=True)
     content = io.BytesIO()
-    np.savez(content, **{name: _array(name, leaf) for name, leaf in _named(state)})
+    np.savez(content, **{name: _array(name, leaf) for name, leaf in _named(state).items()})
     run_directory.write_bytes(path, content.getbuffer())
     self._remove(_KEPT)
 
@@ -95,17 +95,22 @@ def read(path: str, structure: Any) -> Any:
   Raises:
     ValueError: If the file holds other places than the structure has.
   """
-  names, examples = zip(*_named(structure), strict=True)
+  examples = _named(structure)
   with np.load(path) as file:
-    if {*names} != {*file.files}:
-      missing, unknown = ({*names} - {*file.files}, {*file.files} - {*names})
+    missing, unknown = {*examples} - {*file.files}, {*file.files} - {*examples}
+    if missing or unknown:
       raise ValueError(f'it lacks {sorted(missing)} and has {sorted(unknown)}, which it should not')
-    leaves = [_like(example, file[name]) for name, example in zip(names, examples, strict=True)]
+    leaves = [_like(example, file[name]) for name, example in examples.items()]
   return tree.unflatten_as(structure, leaves)
 
 
 def _named(state):
-  return [('/'.join(map(str, path)), leaf) for path, leaf in tree.flatten_with_path(state)]
+  """The leaves by their places, in order."""
+  places = [('/'.join(map(str, path)), leaf) for path, leaf in tree.flatten_with_path(state)]
+  named = dict(places)
+  if len(named) < len(places):
+    raise ValueError('two places of a state have the same name')
+  return named
 
 
 def _array(name, leaf):
