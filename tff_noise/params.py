@@ -2,13 +2,13 @@
 
 import dataclasses
 import importlib
-import importlib.util
 import inspect
 import math
 import os
 import re
 import sys
 from collections.abc import Sequence
+from importlib import machinery
 from typing import Any
 
 from tff_noise import types
@@ -111,8 +111,7 @@ def named(place: str, flag: str) -> Any:
     types.UsageError: If there is no such module, it cannot be imported, or has no such name.
   """
   module, _, name = place.partition(':')
-  if os.getcwd() not in sys.path:
-    sys.path.append(os.getcwd())
+  _look_here()
   try:
     return getattr(importlib.import_module(module), name)
   except Exception as error:  # A module of the user's may raise whatever it likes.
@@ -123,8 +122,24 @@ def named(place: str, flag: str) -> Any:
 
 
 def source_of(place: str) -> str:
-  """Returns the path of the file that what `named` returns is written in."""
-  return importlib.util.find_spec(place.partition(':')[0]).origin
+  """Returns the path of the file that what `named` returns is written in; '' if there is none.
+
+  Nothing is imported, not even a package that the module is in: it may load TensorFlow.
+  """
+  _look_here()
+  spec, folders = None, None
+  for part in place.partition(':')[0].split('.'):
+    spec = machinery.PathFinder.find_spec(part, folders)
+    if spec is None:
+      return ''
+    folders = list(spec.submodule_search_locations or ())
+  return spec.origin or ''
+
+
+def _look_here():
+  """Lets modules be found from where the user stands, too."""
+  if os.getcwd() not in sys.path:
+    sys.path.append(os.getcwd())
 
 
 def implementation(place: str) -> Any:

@@ -1,6 +1,8 @@
 """Tests of the algorithms' own parameters, which are read and checked without TensorFlow."""
 
 import dataclasses
+import sys
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -60,6 +62,25 @@ class CatalogTest(parameterized.TestCase):
     params = catalog.ALGORITHMS[name].params()
     with self.assertRaises(dataclasses.FrozenInstanceError):
       params.server_learning_rate = -1.0
+
+
+class SourceTest(absltest.TestCase):
+
+  def test_the_file_is_found_without_importing_what_it_is_in(self):
+    folder = self.create_tempdir()
+    folder.create_file('loud/__init__.py', 'raise ValueError("imported")')
+    files = {
+        place: folder.create_file(name, 'x = 1').full_path
+        for place, name in (
+            ('loud.inner:x', 'loud/inner.py'), ('no_init.deeper.inner:x', 'no_init/deeper/inner.py')
+        )
+    }
+    with mock.patch.object(sys, 'path', [folder.full_path, *sys.path]):
+      for place, path in files.items():
+        self.assertEqual(params_lib.source_of(place), path)
+      for place in ('loud.nothing:x', 'loud.inner.nothing:x', 'nowhere_at_all:x'):
+        self.assertEqual(params_lib.source_of(place), '')
+    self.assertNoCommonElements(sys.modules, ('loud', 'no_init'))
 
 
 class ParseTest(parameterized.TestCase):
