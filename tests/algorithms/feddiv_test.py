@@ -52,8 +52,9 @@ def _losses(z, y):
 
 def _mixture(w, steps=1):
   mu, sigma, pi = w
+  # A filter of float32 sums to one but for 6e-8, and scikit-learn asks for 1e-8.
   return mixture.GaussianMixture(
-      2, max_iter=steps, tol=0, means_init=mu[:, np.newaxis], weights_init=pi,
+      2, max_iter=steps, tol=0, means_init=mu[:, np.newaxis], weights_init=pi / pi.sum(),
       precisions_init=1 / sigma[:, np.newaxis, np.newaxis], warm_start=True,
   )
 
