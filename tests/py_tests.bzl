@@ -29,6 +29,7 @@ def py_tests(
       size: That of the tests which `sizes` does not name.
       sizes: Those of others, by the name of the test.
       shards: In how many parts tests run, by name; one, if not named.
+        "together" has a name too: many minutes that start last leave a core without work.
       data: Files that tests read, a list by name.
       more_deps: What only these tests need and too much depends on, a list by name.
       together: The size of the quick files' one test; without it each file runs by itself.
@@ -40,7 +41,7 @@ def py_tests(
     )
     tests = [file[:-len(".py")] for file in native.glob(["*_test.py"])]
     for test in sizes.keys() + shards.keys() + data.keys() + more_deps.keys():
-        if test not in tests:
+        if test not in tests and not (together and test == "together"):
             # Or a test that is renamed would lose what is said of it here.
             fail("//%s: there is no %s.py" % (native.package_name(), test))
     package = native.package_name().replace("/", ".")
@@ -70,5 +71,6 @@ def py_tests(
             main = "//tests:main.py",
             args = [",".join(["%s.%s" % (package, test) for test in quick])],
             data = all_data,
+            shard_count = shards.get("together"),
             deps = all_deps,
         )
