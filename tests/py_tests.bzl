@@ -10,8 +10,7 @@ def py_tests(
         shards = {},
         data = {},
         more_deps = {},
-        together = None,
-        processes = 1):
+        together = None):
     """Makes a test of each *_test.py of the folder, called as its file, and a library of its other modules.
 
     Loading TensorFlow takes as long as a quick file's tests. So with `together` the files that `sizes` and
@@ -30,11 +29,10 @@ def py_tests(
       size: That of the tests which `sizes` does not name.
       sizes: Those of others, by the name of the test.
       shards: In how many parts tests run, by name; one, if not named.
+        So may "together" be: a test of many minutes that starts last leaves a core without work.
       data: Files that tests read, a list by name.
       more_deps: What only these tests need and too much depends on, a list by name.
       together: The size of the quick files' one test; without it each file runs by itself.
-      processes: How many the quick files are dealt to, if more than one: together_1 and so on. One test of many
-        minutes that starts last leaves a core without work.
     """
     py_library(
         name = name,
@@ -43,7 +41,7 @@ def py_tests(
     )
     tests = [file[:-len(".py")] for file in native.glob(["*_test.py"])]
     for test in sizes.keys() + shards.keys() + data.keys() + more_deps.keys():
-        if test not in tests:
+        if test not in tests + (["together"] if together else []):
             # Or a test that is renamed would lose what is said of it here.
             fail("//%s: there is no %s.py" % (native.package_name(), test))
     package = native.package_name().replace("/", ".")
@@ -60,20 +58,19 @@ def py_tests(
             tags = ["manual"] if test in quick else [],
             deps = [":" + name, "//tff_noise"] + more_deps.get(test, []),
         )
-    for part in range(processes if quick else 0):
-        # Not shards, which deal out single tests: those of a file share what they compute once.
-        some = quick[part::processes]
+    if quick:
         all_deps = [":" + name, "//tff_noise"]
         all_data = []
-        for test in some:
+        for test in quick:
             all_deps += [d for d in more_deps.get(test, []) if d not in all_deps]
             all_data += [d for d in data.get(test, []) if d not in all_data]
         py_test(
-            name = "together" if processes == 1 else "together_%d" % (part + 1),
+            name = "together",
             size = together,
-            srcs = [test + ".py" for test in some] + ["//tests:main.py"],
+            srcs = [test + ".py" for test in quick] + ["//tests:main.py"],
             main = "//tests:main.py",
-            args = [",".join(["%s.%s" % (package, test) for test in some])],
+            args = [",".join(["%s.%s" % (package, test) for test in quick])],
             data = all_data,
+            shard_count = shards.get("together"),
             deps = all_deps,
         )
