@@ -99,12 +99,12 @@ def _run(algorithm, task, first=None, ledger_path=''):
   if first is None:
     first = training.program_state(algorithm.init(), clients, ledger)
   else:
-    ledger.resume(first.ledger)
-    clients.resume(first.own, first.participations)
+    ledger.resume(first.ledger, first.digest)
+    clients.resume(first.own, first.participations, first.aggregators)
   states = [first]
   while states[-1].round_num < algorithm.rounds:
     state = training.run_round(algorithm, states[-1].state, clients)
-    states.append(training.program_state(state, clients, ledger))
+    states.append(training.entered(training.program_state(state, clients, ledger), ledger))
   return _Ran(algorithm, task, states, ledger_path)
 
 

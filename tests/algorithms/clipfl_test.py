@@ -271,7 +271,7 @@ class RunTest(federated_test_case.FederatedTestCase):
     np.testing.assert_array_equal(columns['taken_for_noisy'], [1, 1, 0, 0, 1, 0, 1, 0])
     np.testing.assert_array_equal(report.noisy_clients(records), records['pruned'])
     self.assertEqual(report.summary(records), {'clipfl': {'pruned_clients': 4}})
-    state = algorithm_lib.State({}, {}, {}, {}, records)
+    state = algorithm_lib.State({}, {}, {}, records)
     self.assertEqual(report.columns(state), {'pruned_clients': 4})
 
   @parameterized.parameters(None, 'fedadam', 'fednova', 'feddyn', 'scaffold', 'median')
@@ -311,7 +311,7 @@ class RunTest(federated_test_case.FederatedTestCase):
         lambda self, computation, state, cohort, **_: algorithm_lib.Output(state, cohort, {}, {}),
     ):
       clients = runs.clients_of(algorithm, task, federation, opened)
-      clients.resume(before.own, before.participations)
+      clients.resume(before.own, before.participations, before.aggregators)
       state = training.run_round(algorithm, state, clients)
     after = training.program_state(state, clients, opened)
     self.assertEqual(after.records['pruned'].sum(), 4)
@@ -408,7 +408,7 @@ class SelectionTest(parameterized.TestCase):
     for round_num in round_nums:
       asked.round_num = round_num
       # The first round of the phase would prune anew.
-      state = algorithm_lib.State({}, {}, {}, {}, {'pruned': pruned}, round_num)
+      state = algorithm_lib.State({}, {}, {}, {'pruned': pruned}, round_num)
       built.round(state, asked)
     return asked.cohorts
 
@@ -465,7 +465,7 @@ class UplinkTest(parameterized.TestCase):
         model=keras_model.from_keras(architectures.mlp((8, 8, 1), 10, pixel_scale=1 / 16)),
     )
     built = clipfl.build(task, parameters.ClipFLParams(selector='lid', lid_neighbours=2))
-    asked, state = _Asked(task), algorithm_lib.State({}, {}, {}, {}, built.records)
+    asked, state = _Asked(task), algorithm_lib.State({}, {}, {}, built.records)
     reports = {'kept': np.ones(10, bool)}
     with mock.patch.object(
         asked, 'train',

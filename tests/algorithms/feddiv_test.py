@@ -313,7 +313,7 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     first = runs.clients_of(algorithm, task, federation)
     state = training.run_round(algorithm, algorithm.init(), first)
     clients = runs.clients_of(algorithm, task, y)
-    clients.resume({**first.own, **own}, first.participations)
+    clients.resume({**first.own, **own}, first.participations, first.aggregators)
     return state, training.run_round(algorithm, state, clients), first, clients
 
   def test_without_an_example_left_the_model_comes_back(self):

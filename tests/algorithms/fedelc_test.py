@@ -236,7 +236,7 @@ class RunTest(federated_test_case.FederatedTestCase):
         federation.clients[0], federation.clients[1]._replace(x=x), *federation.clients[2:]
     ))
     clients = runs.clients_of(algorithm, task, broken)
-    clients.resume(healthy.own, healthy.participations)
+    clients.resume(healthy.own, healthy.participations, healthy.aggregators)
     state = training.run_round(algorithm, state, clients)
     self.assertEqual(clients.traffic.rejected, 1)
     self.assertTrue(np.isfinite(state.weights.trainable[0]).all())

@@ -78,13 +78,14 @@ class OwnAggregationTest(federated_test_case.FederatedTestCase):
     self.assertEqual({f.disclosure.is_secure_sum for f in algorithm.fields}, {secure})
     _, second, *_, last = runs.states(algorithm, task, _FEDERATION)
     self.assertNotEqual(
-        [np.asarray(v).tobytes() for v in tf.nest.flatten(second.state.aggregators)],
-        [np.asarray(v).tobytes() for v in tf.nest.flatten(last.state.aggregators)],
+        [np.asarray(v).tobytes() for v in tf.nest.flatten(second.aggregators)],
+        [np.asarray(v).tobytes() for v in tf.nest.flatten(last.aggregators)],
     )
     manager = checkpoints.CheckpointManager(self.create_tempdir().full_path)
     asyncio.run(manager.save(last, 3))
     restored = asyncio.run(manager.load(3, last))
-    for mine, other in zip(*(tf.nest.flatten(s.state) for s in (restored, last)), strict=True):
+    states = [(s.state, s.aggregators) for s in (restored, last)]
+    for mine, other in zip(*map(tf.nest.flatten, states), strict=True):
       np.testing.assert_array_equal(mine, other)
 
   @parameterized.parameters(

@@ -236,7 +236,7 @@ class RunTest(federated_test_case.FederatedTestCase):
         {**kept, 'trainable': [draw.normal(size=(2, 2)).astype(np.float32)]}
         for kept in own['rhfl_model']
     ]
-    clients.resume(own, clients.participations)
+    clients.resume(own, clients.participations, clients.aggregators)
 
     def apart():
       outputs = [_softmax(_PUBLIC @ m['trainable'][0]) for m in clients.own['rhfl_model']]

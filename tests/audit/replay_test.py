@@ -136,7 +136,7 @@ class AttackTest(federated_test_case.FederatedTestCase):
     self.assertEqual(audit.status, 0)
 
   def test_updates_dropped_from_every_entry(self):
-    self._forge(lambda lines: [{**line, 'fields': [0]} for line in lines])
+    self._forge(lambda lines: [{**line, 'fields': [0]} for line in lines if 'fields' in line])
     privacy = json.loads(self._read('privacy.json'))
     self.assertAlmostEqual(privacy['totals'][0]['epsilon'], 0.81)  # What was gained by it.
     self._assert_found(self._audit(), 'ledger: its entries', 'state')
@@ -180,16 +180,37 @@ class AttackTest(federated_test_case.FederatedTestCase):
         os.truncate(os.path.join(folder, name), 10)
     self._assert_found(self._audit(), 'state: every checkpoint', 'ledger: its entries')
 
+  def _edit_checkpoint(self, place, change, **changes):
+    """Changes an array of the last checkpoint; returns the digest of the state that it is then."""
+    folder = self._file('state')
+    path = os.path.join(folder, sorted(os.listdir(folder))[-1])
+    with np.load(path) as file:
+      arrays = dict(file)
+    (name,) = [name for name in arrays if name.endswith(place)]
+    np.savez(path, **{**arrays, name: change(arrays[name])})
+    self._audit(**changes)
+    prepared = self.prepared[tuple(sorted(changes.items()))]
+    run = report_runs.read_run(self.run_)
+    return replay.load_states(run, prepared.algorithm, prepared.task, prepared.federation)[-1].digest
+
+  def test_a_checkpoint_with_other_weights(self):
+    self._edit_checkpoint('trainable/0', lambda weights: weights + 1e-3)
+    self._assert_found(self._audit(), 'state: checkpoints are those of the ledger')
+    directory = run_directory.RunDirectory(self.run_)
+    os.remove(directory.file('summary.json'))
+    with self.assertRaisesRegex(ledger.LedgerError, 'the checkpoint is not the one that'):
+      training_run.run(self.config, self.dataset, self.scene, directory)
+
   def test_label_exchange_dropped(self):
     self._forge(lambda lines: lines[1:])
     self._assert_found(self._audit(), 'ledger: its entries', 'state')
 
   def test_entries_added_doubled_and_of_fewer_clients(self):
     for change in (
-        lambda lines: [*lines, lines[-1]],
+        lambda lines: [*lines[:-1], lines[-2], lines[-1]],
         lambda lines: [lines[0], *lines],
-        lambda lines: [*lines[:-1], {**lines[-1], 'clients': 2}],
-        lambda lines: [*lines[:-1], {**lines[-1], 'stage': 'other'}],
+        lambda lines: [*lines[:-2], {**lines[-2], 'clients': 2}, lines[-1]],
+        lambda lines: [*lines[:-2], {**lines[-2], 'stage': 'other'}, lines[-1]],
     ):
       shutil.copytree(self.whole, self.run_, dirs_exist_ok=True)
       self._forge(change)
@@ -210,7 +231,7 @@ class AttackTest(federated_test_case.FederatedTestCase):
     path = os.path.join(other, 'ledger.jsonl')
     os.remove(path)
     book = ledger.Ledger(fields, json.loads(self._read('uplink.json')), path, seal)
-    for line in mine:
+    for line in [line for line in mine if 'fields' in line]:
       sent = [fields[i] for i in line['fields']]
       cohort = np.arange(6) if line['clients'] == 6 else np.array([1, 2, 3])
       book.record(line['round_num'], line['stage'], sent, cohort)
@@ -313,6 +334,14 @@ class AttackTest(federated_test_case.FederatedTestCase):
     privacy = json.loads(self._read('privacy.json'))
     self.assertEqual([t['epsilon'] for t in privacy['totals']], [expected] * 3)
     self.assertIn('in a public order of 6 clients', privacy['releases'][0]['accounting'])
+    # As if noise that was used could be drawn again, by one who makes the ledger anew.
+    digest = self._edit_checkpoint(
+        'numerator_state/round_num', lambda n: n - 1, **dataclasses.asdict(config)
+    )
+    key = ledger_seal.of_run(run_directory.RunDirectory(self.run_)).key
+    state = ledger.commitment(key, b'state', digest)
+    self._forge(lambda lines: [*lines[:-1], {**lines[-1], 'state': state}])
+    self._assert_found(self._audit(**dataclasses.asdict(config)), 'noisy sum: every round of')
     # As if the clients of each round were drawn.
     with mock.patch.object(policies, 'cyclic', policies.uniform):
       self._assert_found(

@@ -54,6 +54,11 @@ class _Case(parameterized.TestCase):
     for i in range(first, first + rounds):
       book.record(i, 'train', ['size', 'update'], np.array([i, 0]))
 
+  def _saved(self, book, round_num, digest=b'a state'):
+    """What a checkpoint after this round tells the ledger of a run that is continued."""
+    book.save(round_num, digest)
+    return book.position, digest
+
 
 class FileTest(_Case):
 
@@ -147,19 +152,73 @@ class ResumeTest(_Case):
   def test_repeated_rounds_are_neither_forgotten_nor_counted_twice(self):
     first = self._open()
     self._record(first, 2)
-    checkpoint = first.position
+    checkpoint = self._saved(first, 2)
     self._record(first, 3, first=3)
     whole = self._lines()
 
     again = self._open()
-    again.resume(checkpoint)
+    again.resume(*checkpoint)
     self.assertLen(again.entries, 2)
     self._record(again, 2, first=3)
     self.assertEqual(self._lines(), whole)  # Round 5 stays, it was announced.
     self._record(again, 3, first=5)
-    self.assertLen(self._lines(), 7)
-    self.assertEqual(self._lines()[:5], whole)
+    self.assertLen(self._lines(), 8)
+    self.assertEqual(self._lines()[:6], whole)
     self.assertEqual(tuple(ledger.read(self.path, _DECLARED)[0]), again.entries)
+
+  def test_a_state_that_was_not_saved_is_refused(self):
+    # The attack: weights are changed, or a count of rounds is set back, so that the same noise is
+    # on other sums.
+    first = self._open()
+    self._record(first, 2)
+    position, _ = self._saved(first, 2, b'a state')
+    self._record(first, 1, first=3)
+    for digest in (b'another state', b''):
+      with self.assertRaisesRegex(ledger.LedgerError, 'the checkpoint is not the one that'):
+        self._open().resume(position, digest)
+    # Nor is one that says to be of a place where none was saved.
+    with self.assertRaisesRegex(ledger.LedgerError, 'the checkpoint is not the one that'):
+      self._open().resume(first.position, b'a state')
+    self._open().resume(position, b'a state')
+
+  def test_another_state_in_place_of_one_that_was_saved_is_refused(self):
+    first = self._open()
+    self._record(first, 1)
+    self._saved(first, 1)
+    again = self._open()
+    self._record(again, 1)
+    with self.assertRaisesRegex(ledger.LedgerError, 'another state in place of .* round 1'):
+      again.save(1, b'another state')
+    self.assertLen(self._lines(), 2)
+
+  def test_where_rounds_are_repeated_states_are_saved_where_they_were(self):
+    first = self._open()
+    for i in (1, 2, 3, 4):
+      self._record(first, 1, first=i)
+      if i in (2, 4):
+        self._saved(first, i)
+    whole = self._lines()
+    often = self._open()
+    kept = []
+    for i in (1, 2, 3, 4, 5):
+      self._record(often, 1, first=i)
+      kept.append(often.save(i, b'a state'))
+    self.assertEqual(kept, [False, True, False, True, True])
+    self.assertEqual(self._lines()[:6], whole)
+    self.assertLen(self._lines(), 8)
+    never = self._open()
+    self._record(never, 6)
+    self.assertLen(self._lines(), 9)
+    self.assertEqual([e.round_num for e in never.entries], [1, 2, 3, 4, 5, 6])
+    self.assertEqual(tuple(ledger.read(self.path, _DECLARED)[0]), never.entries)
+
+  def test_states_are_hidden_from_who_has_not_the_key(self):
+    seal = SealTest.SEAL
+    book = ledger.Ledger(_NAMES, _DECLARED, self.path, seal)
+    self._record(book, 1)
+    book.save(1, b'a state')
+    line = ledger.read_lines(self.path, _DECLARED, seal)[-1].content
+    self.assertEqual(line.state, ledger.commitment(seal.key, b'state', b'a state'))
 
   def test_without_a_checkpoint_everything_is_repeated(self):
     self._record(self._open(), 3)
@@ -179,26 +238,21 @@ class ResumeTest(_Case):
     self._record(book, 4)
     self._write(self._lines()[:left])
     with self.assertRaisesRegex(ledger.LedgerError, 'the 4 releases'):
-      self._open().resume(book.position)
+      self._open().resume(book.position, b'')
 
   def test_a_lost_file_is_refused(self):
     book = self._open()
     self._record(book, 1)
     os.remove(self.path)
     with self.assertRaisesRegex(ledger.LedgerError, 'does not hold'):
-      self._open().resume(book.position)
+      self._open().resume(book.position, b'')
 
   def test_another_runs_file_is_refused(self):
     book = ledger.Ledger(_NAMES, _DECLARED)
     self._record(book, 2, first=5)
     self._record(self._open(), 2)
     with self.assertRaisesRegex(ledger.LedgerError, 'another run'):
-      self._open().resume(book.position)
-
-  def test_the_position_of_a_start_fits_an_empty_ledger(self):
-    book = self._open()
-    book.resume(self._open().position)
-    self.assertEqual(book.position.count, 0)
+      self._open().resume(book.position, b'')
 
   @parameterized.parameters(1, 40)
   def test_a_line_without_its_end_was_never_released(self, cut):
@@ -213,20 +267,20 @@ class ResumeTest(_Case):
 
 class SealTest(_Case):
 
-  _SEAL = ledger.Seal('of this run', 'abc', b'k' * 32)
+  SEAL = ledger.Seal('of this run', 'abc', b'k' * 32)
 
   def test_the_genesis_is_of_run_code_and_key(self):
-    book = ledger.Ledger(_NAMES, _DECLARED, self.path, self._SEAL)
+    book = ledger.Ledger(_NAMES, _DECLARED, self.path, self.SEAL)
     self._record(book, 2)
-    self.assertLen(ledger.read(self.path, _DECLARED, self._SEAL)[0], 2)
+    self.assertLen(ledger.read(self.path, _DECLARED, self.SEAL)[0], 2)
     for change in ({'run': 'of another'}, {'code': 'def'}, {'key': b'l' * 32}):
       with self.assertRaisesRegex(ledger.LedgerError, 'line 1 does not follow'):
-        ledger.read(self.path, _DECLARED, self._SEAL._replace(**change))
+        ledger.read(self.path, _DECLARED, self.SEAL._replace(**change))
 
   def test_without_the_key_no_cohort_can_be_tried(self):
     # The attack: all cohorts of 2 of 5, by the hash that was there before, and by every unkeyed one
     # of the text that is hashed.
-    book = ledger.Ledger(_NAMES, _DECLARED, self.path, self._SEAL)
+    book = ledger.Ledger(_NAMES, _DECLARED, self.path, self.SEAL)
     book.record(1, 'train', ['size'], np.array([1, 3]))
     found = book.entries[0].cohort
     for key in (b'', b'0' * 32):
@@ -238,12 +292,12 @@ class SealTest(_Case):
     for i, j in itertools.combinations(range(5), 2):
       self.assertNotStartsWith(found, hashlib.sha256(f'{i},{j}'.encode()).hexdigest()[:16])
     # Who has the key finds it.
-    self.assertEqual(found, ledger.commitment(self._SEAL.key, b'', b'1,3'))
-    self.assertNotIn(self._SEAL.key.hex(), json.dumps(self._SEAL.public))
+    self.assertEqual(found, ledger.commitment(self.SEAL.key, b'', b'1,3'))
+    self.assertNotIn(self.SEAL.key.hex(), json.dumps(self.SEAL.public))
 
   def test_equal_cohorts_show_only_where_no_claim_counts_on_their_secrecy(self):
     declared = _declare(labels=_REPORTS, update=_NOISE, size=protection.Counts())
-    book = ledger.Ledger(_NAMES, declared, '', self._SEAL)
+    book = ledger.Ledger(_NAMES, declared, '', self.SEAL)
     for field in ('size', 'update'):
       for round_num in (1, 2):
         book.record(round_num, 'train', [field], np.array([1, 3]))
@@ -265,23 +319,24 @@ class CodeTest(_Case):
     return [
         line.content.code if isinstance(line.content, ledger.CodeChange)
         else line.content.round_num for line in lines
+        if not isinstance(line.content, ledger.SavedState)
     ]
 
   def test_what_is_released_again_counts_again(self):
     first = self._open('abc')
     self._record(first, 2)
-    checkpoint = first.position
+    checkpoint = self._saved(first, 2)
     self._record(first, 2, first=3)
     again = self._open('def')
-    again.resume(checkpoint)
+    again.resume(*checkpoint)
     self._record(again, 3, first=3)
     self.assertEqual(self._kinds(), [1, 2, 3, 4, 'def', 3, 4, 5])
     self.assertEqual([e.round_num for e in again.entries], [1, 2, 3, 4, 3, 4, 5])
 
     # Killed once more, before the next checkpoint and after it: the same code repeats its own.
-    for position, left in ((checkpoint, 3), (again.position, 6)):
+    for position, left in ((checkpoint, 3), (self._saved(again, 5), 6)):
       more = self._open('def')
-      more.resume(position)
+      more.resume(*position)
       self._record(more, 7 - left, first=left)
     self.assertEqual(self._kinds(), [1, 2, 3, 4, 'def', 3, 4, 5, 6])
     lines = ledger.read_lines(self.path, _DECLARED, self._SEAL)
@@ -299,19 +354,20 @@ class CodeTest(_Case):
     noisy = _declare(labels=_REPORTS, update=_NOISE, size=protection.Counts())
     first = self._open('abc', noisy)
     self._record(first, 2)
-    checkpoint = first.position
+    checkpoint = self._saved(first, 2)
     self._record(first, 2, first=3)
+    position = self._saved(first, 4)
     before = self._lines()
     again = self._open('def', noisy)
-    again.resume(checkpoint)
+    again.resume(*checkpoint)
     with self.assertRaisesRegex(ledger.LedgerError, 'other code released round 3'):
       self._record(again, 1, first=3)
     self.assertEqual(self._lines(), before)
     # Where nothing was released since the checkpoint, nothing is released twice.
     last = self._open('def', noisy)
-    last.resume(first.position)
+    last.resume(*position)
     self._record(last, 1, first=5)
-    self.assertLen(self._lines(), 6)
+    self.assertLen(self._lines(), 8)
 
 
 class TotalsTest(_Case):

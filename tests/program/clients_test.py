@@ -122,8 +122,10 @@ def _train(name='train', sampler=None, server_data=None, **parts):
   mine, optimizers = (
       program.ClientProgram(**p) for p in ({'own': _OWN, **parts}, {'own': _DRIFT})
   )
+  first = tff.learning.templates.LearningAlgorithmState((), (), (), 'averages', ())
   process = computation.StatefulProcess(
-      None, computed, None, None, None, None, None, server_data and tff.TensorType(np.int32)
+      lambda: first, computed, None, None, None, None, None,
+      server_data and tff.TensorType(np.int32),
   )
   return computation.Computation(
       name, process, (_field(f'{name}, the update', 20),), program.declared((mine, optimizers)),
@@ -147,7 +149,7 @@ def _clients(*computations, task=_TASK, **more):
 
 _STATE = algorithm_lib.State(
     {'model': 'weights', 'other': 'others'}, {'mine': 'server', 'else': 'elsewhere'},
-    {'train': 'averages', 'again': 'more'}, {'prior': 'the prior', 'noise': 'the noise'},
+    {'prior': 'the prior', 'noise': 'the noise'},
     {'seen': np.zeros(5)}, round_num=2,
 )
 _COHORT = np.array([1, 4])
@@ -259,21 +261,12 @@ class RefusalTest(parameterized.TestCase):
       clients.run(look._replace(process=process), _STATE, _COHORT)
     self.assertEmpty(computed.calls + elsewhere.calls)
 
-  def test_noise_that_was_used_before(self):
-    noisy = _field('update')._replace(protection=protection.NoisySum(1.0, 1.0, 2, 5))
-    (train, computed), (again, _) = _train(), _train('again')
-    train, again = (c._replace(fields=(noisy,)) for c in (train, again))
-    clients, ledger = _clients(train, again)
-    state = _STATE._replace(aggregators={'train': np.int32(3), 'again': np.int32(3)})
-    clients.train(train, state, clients.sample(train, state))
-    clients.begin_round(2, 'train')
-    for asked in (train, again):
-      with self.assertRaisesRegex(ValueError, 'with noise that was used before'):
-        clients.train(asked, state, clients.sample(asked, state))
-    self.assertLen(ledger.entries, 1)
-    self.assertLen(computed.calls, 1)
-    state = state._replace(aggregators={'train': np.int32(4)})
-    clients.train(train, state, clients.sample(train, state))
+  def test_what_noise_is_drawn_from_goes_on_whatever_state_is_given(self):
+    train, computed = _train()
+    clients, _ = _clients(train)
+    for _ in range(2):
+      clients.train(train, _STATE, _COHORT)
+    self.assertEqual([c[0].aggregator for c in computed.calls], ['averages', 'aggregated'])
 
   @parameterized.parameters('fixed', protection.CYCLIC)
   def test_noise_is_of_the_sample_of_its_round_which_answers_once(self, sampling):
@@ -281,16 +274,15 @@ class RefusalTest(parameterized.TestCase):
     train, computed = _train()
     train = train._replace(fields=(noisy,))
     clients, ledger = _clients(train, task=_TASK._replace(sampling=sampling))
-    state = _STATE._replace(aggregators={'train': np.int32(3)})
+    state = _STATE
     sample = clients.sample(train, state)
     for other in (np.arange(5), sample[:1], np.setdiff1d(np.arange(5), sample)):
       with self.assertRaisesRegex(ValueError, "of 'train' is not the sample of its round"):
         clients.train(train, state, other)
     self.assertEmpty(ledger.entries)
     clients.train(train, state, sample[::-1])
-    # With other noise, too.
     with self.assertRaisesRegex(ValueError, 'second release with noise in round 3: the cohort'):
-      clients.train(train, state._replace(aggregators={'train': np.int32(4)}), sample)
+      clients.train(train, state, sample)
     self.assertLen(ledger.entries, 1)
     self.assertLen(computed.calls, 1)
 
@@ -444,11 +436,12 @@ class ReturnedTest(parameterized.TestCase):
 
   def test_state_of_training(self):
     train, _ = _train()
-    clients, _ = _clients(train)
+    again, _ = _train('again')
+    clients, _ = _clients(train, again)
     state = clients.train(train, _STATE, _COHORT).state
     self.assertEqual(state.models, {'model': 'trained', 'other': 'others'})
     self.assertEqual(state.optimizers, {'mine': 'stepped', 'else': 'elsewhere'})
-    self.assertEqual(state.aggregators, {'train': 'aggregated', 'again': 'more'})
+    self.assertEqual(clients.aggregators, {'train': 'aggregated', 'again': 'averages'})
     # A round may train several times: the loop counts.
     self.assertEqual(state.round_num, 2)
     self.assertIs(state.records, _STATE.records)
@@ -611,7 +604,7 @@ class TrafficTest(absltest.TestCase):
     clients.train(train, _STATE, _COHORT)
     left, participations = clients.own, clients.participations
     others, _ = _clients(train)
-    others.resume(left, participations)
+    others.resume(left, participations, clients.aggregators)
     for resumed in (clients, others):
       resumed.train(train, _STATE, np.array([2, 4]))
       self.assertEqual(resumed.own['count'], [0, 1, 1, 0, 2])

@@ -35,7 +35,6 @@ class State(NamedTuple):
   Attributes:
     models: Weights by name; the global model is `MODEL`.
     optimizers: The state of each federated optimizer's server, by its name.
-    aggregators: The state of each computation's aggregation, by the computation's name.
     received: By name, what clients receive besides the model, see `ClientProgram.receives`.
     records: What the algorithm remembers.
     round_num: Rounds done in the whole run.
@@ -43,7 +42,6 @@ class State(NamedTuple):
 
   models: Mapping[str, Any]
   optimizers: Mapping[str, Any]
-  aggregators: Mapping[str, Any]
   received: Mapping[str, Any]
   records: Records
   round_num: int = 0
@@ -270,7 +268,7 @@ class Algorithm(NamedTuple):
     if len(set(names)) < len(names):
       raise ValueError(f'two computations of an algorithm have one name: {", ".join(names)}')
     records = {name: np.array(value) for name, value in self.records.items()}
-    state = State(dict(self.models), {}, {}, {}, records)
+    state = State(dict(self.models), {}, {}, records)
     for c in self.computations:
       state.received.update(c.declared.receives)
       if c.optimizer is None:
@@ -280,7 +278,6 @@ class Algorithm(NamedTuple):
       first = state.optimizers.setdefault(c.optimizer.name, server.finalizer)
       if not _equal(first, server.finalizer):
         raise ValueError(f'two optimizers of an algorithm have the name {c.optimizer.name!r}')
-      state.aggregators[c.name] = server.aggregator
       if c.optimizer.sampler is not None:
         records.update({n: np.array(v) for n, v in c.optimizer.sampler.records.items()})
     return state

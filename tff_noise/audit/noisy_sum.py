@@ -18,13 +18,16 @@ import tensorflow_federated as tff
 from tff_noise.audit import finding
 from tff_noise.federated import aggregation
 from tff_noise.privacy import discrete_gaussian
+from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
 from tff_noise.privacy import tree
 from tff_noise.program import task as program_task
+from tff_noise.program import training
 from tff_noise.uplink import uplink
 
 _CLIP = 'noisy sum: no record moves it by more than the clipping norm'
 _DEVIATION = 'noisy sum: the noise is not less than claimed'
+_COUNTS = 'noisy sum: every round of the ledger has noise of its own'
 _INDEPENDENCE = 'noisy sum: the noise of rounds, entries and clients is independent'
 # At most so many noises are drawn, but in two rounds at least; of a tree in four, of which one node
 # takes in two.
@@ -65,14 +68,47 @@ def findings(prepared: program_task.Prepared) -> list[finding.Finding]:
 
   Needs a TFF runtime.
   """
-  shields = [f.protection for c in prepared.algorithm.used for f in c.fields]
-  noisy = [p for p in shields if isinstance(p, protection.NoisySum)]
+  noisy = [f.protection for f in prepared.algorithm.fields if _is_noisy(f)]
   if not noisy:
     return []
   value_type = tff.to_type(prepared.task.model.weights_type.trainable)
   claim = claim_of(noisy[0], uplink.num_entries(value_type))
   ask, size = compiled(prepared.task.aggregation, value_type, claim)
   return check(ask, size, claim)
+
+
+def counted(
+    prepared: program_task.Prepared,
+    entries: Sequence[ledger.Entry],
+    states: Sequence[training.ProgramState],
+) -> list[finding.Finding]:
+  """Compares how often checkpoints say that noise was drawn with a ledger that has noise.
+
+  Needs a TFF runtime.
+  """
+  algorithm = prepared.algorithm
+  noisy = {i for i, f in enumerate(algorithm.fields) if _is_noisy(f)}
+  drew = [c for c in algorithm.used if any(map(_is_noisy, c.fields))]
+  if not noisy:
+    return []
+  if not states:
+    return [finding.no_evidence(_COUNTS, 'there is no checkpoint')]
+  first = {c.name: c.process.initialize().aggregator for c in drew}
+  for state in states:
+    done = state.round_num
+    released = len({e.round_num for e in entries if e.round_num <= done and noisy & {*e.fields}})
+    counts = [aggregation.rounds_of_noise(first[c.name], state.aggregators[c.name]) for c in drew]
+    if None in counts:
+      return [finding.failed(_COUNTS, f'the checkpoint of round {done} is of another noise')]
+    if sum(counts) != released:
+      return [finding.failed(
+          _COUNTS, f'the checkpoint of round {done} counts {sum(counts)}, the ledger {released}'
+      )]
+  return [finding.passed(_COUNTS, f'{len(states)} checkpoints')]
+
+
+def _is_noisy(field):
+  return isinstance(field.protection, protection.NoisySum)
 
 
 def claim_of(shield: protection.NoisySum, size: int) -> Claim:

@@ -76,6 +76,7 @@ def findings(
     return []  # That it is broken is a finding of its own.
   if len(run.uplink or []) != len(algorithm.fields):
     return []  # So is that this code sends other values.
+  entries = [line.content for line in lines if isinstance(line.content, ledger.Entry)]
   replayed = replay.run(algorithm, task, federation, run.uplink, seal)
   states, damaged = [], []
   try:
@@ -87,6 +88,7 @@ def findings(
       *replay.findings(run, seal, lines, replayed, code_version.digest(), states),
       *reports.findings(prepared, scene, config.seed, states),
       *noisy_sum.findings(prepared),
+      *noisy_sum.counted(prepared, entries, states),
       *_named_noise(run, config, dataset, federation),
       first_round.check(run, config, prepared, dataset, scene),
   ]

@@ -34,7 +34,7 @@ _ENTRIES = 'ledger: its entries are those that configuration and scene lead to'
 _COLUMNS = ('stage', 'clients', 'rejected', 'bytes_up', 'bytes_down', 'train_loss')
 _ROWS = 'metrics.csv: stages, clients and bytes are those of the configuration'
 _PARTICIPATIONS = 'clients.csv: clients took part as often as the configuration says'
-_CHECKPOINTS = 'state: checkpoints hold the hashes of the ledger, and participations'
+_CHECKPOINTS = 'state: checkpoints are those of the ledger, with their participations'
 _CODE = 'ledger: one code made the run, and it is this one'
 TESTS = (_ENTRIES, _ROWS, _PARTICIPATIONS, _CHECKPOINTS, _CODE)
 
@@ -132,9 +132,6 @@ class _Clients(clients_lib.SimulatedClients):
       self.exchanges.append(Exchange(entry, False, computation.trains))
     return super().run(computation, state, cohort, **messages)
 
-  def _require_new_noise(self, computation, state):
-    pass  # Nothing is drawn.
-
   def _record(self, computation, cohort):
     before = len(self._ledger.entries)
     super()._record(computation, cohort)
@@ -217,7 +214,7 @@ def _runs_of_one_code(lines, seal):
   for line in lines:
     if isinstance(line.content, ledger.CodeChange):
       parts.append((line.content.code, []))
-    else:
+    elif isinstance(line.content, ledger.Entry):
       parts[-1][1].append(line.content)
   return parts
 
@@ -411,6 +408,10 @@ def _checkpoints(lines, replayed, states, seal, run_):
     if count >= len(heads) or heads[count] != bytes(head).hex():
       return finding.failed(
           _CHECKPOINTS, f'that of round {done} was made after {count} lines of another ledger'
+      )
+    if not ledger.tells_of(lines[:count], state.digest, seal):
+      return finding.failed(
+          _CHECKPOINTS, f'that of round {done} holds another state than was saved'
       )
     last = max((e.content.round_num for e in lines[:count]
                 if isinstance(e.content, ledger.Entry)), default=0)

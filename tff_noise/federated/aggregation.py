@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
+import tree
 
 from tff_noise import types
 from tff_noise.federated import discrete_sum
@@ -137,6 +138,27 @@ def dp_mean(
       tff.aggregators.as_weighted_aggregator(_GaussianMean(protection, noise_key, secure)),
       lambda update_type: _noisy_fields(protection, update_type, secure), None, lambda _: (),
   )
+
+
+def rounds_of_noise(first: Any, state: Any) -> int | None:
+  """Returns in how many rounds a noisy sum drew noise, of which no round may draw that of another.
+
+  Args:
+    first: The initial state of the process that `dp_mean` makes.
+    state: A later one.
+
+  Returns:
+    A number, or None if `state` does not follow from `first`.
+  """
+  counted = set()
+  for before, now in zip(tree.flatten(first), tree.flatten(state), strict=True):
+    if isinstance(before, bool | np.bool_):
+      continue  # Whether it is the first.
+    if isinstance(before, int | np.integer):
+      counted.add(int(now) - int(before))
+    elif before != now:
+      return None
+  return counted.pop() if len(counted) == 1 else None
 
 
 class _GaussianMean(tff.aggregators.UnweightedAggregationFactory):

@@ -11,6 +11,9 @@ of the seed, so the same code releases the same values again, which tells nobody
 repeated entries have to equal those in the file, and are not written twice. Other code releases
 other values: the file says from where on, and the entries count anew.
 
+A state that a run goes on from is part of the chain, too: under other weights, or with a count of
+rounds that was set back, the same noise would be on other sums.
+
 Who took part is in no entry: a commitment is, under a key that stays with the run's owner.
 """
 
@@ -113,6 +116,18 @@ class Entry(NamedTuple):
   cohort: str
 
 
+class SavedState(NamedTuple):
+  """A state that a run may be continued from was saved.
+
+  Attributes:
+    round_num: After which round.
+    state: HMAC-SHA256 of its digest, in hexadecimal digits: it holds who took part how often.
+  """
+
+  round_num: int
+  state: str
+
+
 class CodeChange(NamedTuple):
   """From here on other code made the run, from its last checkpoint on.
 
@@ -131,7 +146,7 @@ class Line(NamedTuple):
     head: Its hash, 64 hexadecimal digits.
   """
 
-  content: Entry | CodeChange
+  content: Entry | SavedState | CodeChange
   head: str
 
 
@@ -203,6 +218,9 @@ def _parse(text, path, number):
     content = json.loads(text)
     if 'code' in content:
       return CodeChange(str(content['code'])), content['previous'], content['hash']
+    if 'state' in content:
+      saved = SavedState(int(content['round_num']), str(content['state']))
+      return saved, content['previous'], content['hash']
     entry = Entry(
         content['round_num'], content['stage'], tuple(content['fields']), content['clients'],
         content['cohort'],
@@ -229,6 +247,22 @@ def last_code(lines: Sequence[Line], seal: Seal) -> str:
   """Returns the digest of the code that made the run last."""
   changes = [line.content.code for line in lines if isinstance(line.content, CodeChange)]
   return changes[-1] if changes else seal.code
+
+
+def tells_of(lines: Sequence[Line], digest: bytes, seal: Seal) -> bool:
+  """Returns whether a ledger ends with a state of this digest that is saved.
+
+  Args:
+    lines: From its first.
+    digest: Of a checkpoint that has the place where they end.
+    seal: The ledger's.
+  """
+  last = lines[-1].content if lines else None
+  return isinstance(last, SavedState) and last.state == _commitment_to_state(digest, seal)
+
+
+def _commitment_to_state(digest, seal):
+  return commitment(seal.key, b'state', digest)
 
 
 class Ledger:
@@ -283,11 +317,16 @@ class Ledger:
     """How far the run is."""
     return Position(len(self._lines), np.frombuffer(bytes.fromhex(self._head), np.uint8))
 
-  def resume(self, position: Position) -> None:
+  def resume(self, position: Position, digest: bytes) -> None:
     """Goes on from a checkpoint, from whose releases on they are repeated.
 
+    Args:
+      position: That of the checkpoint, `save` included.
+      digest: Of the state in the checkpoint.
+
     Raises:
-      LedgerError: If the file does not hold what had been released at the checkpoint.
+      LedgerError: If the file does not hold what had been released at the checkpoint, or the state
+        is not the one that was saved.
     """
     count = position.count
     heads = [genesis(self._declared, self._seal), *(line.head for line in self._written)]
@@ -296,7 +335,33 @@ class Ledger:
           f'{self._path} does not hold the {count} releases that were made before the checkpoint: '
           'it was changed, or belongs to another run'
       )
+    if not tells_of(self._written[:count], digest, self._seal):
+      raise LedgerError(
+          f'the checkpoint is not the one that {self._path} tells of: it was changed; bring it '
+          'back, or move it away to continue from the one before, or from the start'
+      )
     self._advance(count)
+
+  def save(self, round_num: int, digest: bytes) -> bool:
+    """Records that a state is about to be saved after a round.
+
+    Args:
+      round_num: 1 after the run's first round.
+      digest: Of everything that the state holds.
+
+    Returns:
+      Whether it can be: not where rounds are repeated after which none was saved at first.
+
+    Raises:
+      LedgerError: If this is a repetition, and another state was saved in its place.
+    """
+    done = len(self._lines)
+    if not self._new_code and done < len(self._written):
+      repeated = self._written[done].content
+      if not isinstance(repeated, SavedState) or repeated.round_num != round_num:
+        return False
+    self._enter(SavedState(round_num, _commitment_to_state(digest, self._seal)))
+    return True
 
   def record(self, round_num: int, stage: str, fields: Sequence[Any], clients: np.ndarray) -> None:
     """Records that `clients` are about to send `fields`.
@@ -317,18 +382,29 @@ class Ledger:
     entry = Entry(
         round_num, stage, positions, len(clients), self._cohort(round_num, positions, clients)
     )
+    self._enter(entry)
+
+  def _enter(self, content):
+    """Adds a line, or finds it where it was added before."""
     if self._new_code:
-      self._change_code(round_num)
-    done = len(self._lines)
-    if done < len(self._written):
-      if self._written[done].content != entry:
-        raise LedgerError(
-            f'{self._path} has another release in place of the one in round {round_num}: the run '
-            'is not continued as it was begun'
-        )
+      self._change_code(content.round_num)
+    done, written = len(self._lines), self._written
+    while isinstance(content, Entry) and done < len(written) and isinstance(
+        written[done].content, SavedState
+    ):
+      done += 1  # States need not be saved as often as at first.
+    self._advance(done)
+    if done >= len(written):
+      self._append(content)
+    elif written[done].content == content:
       self._advance(done + 1)
     else:
-      self._append(entry)
+      what = 'release' if isinstance(content, Entry) else 'state'
+      raise LedgerError(
+          f'{self._path} has another {what} in place of the one in round {content.round_num}: the '
+          'run is not continued as it was begun, or by a processor that rounds otherwise; go on '
+          'where it was begun, or begin another run (--run_name)'
+      )
 
   def _cohort(self, round_num, positions, clients):
     """The commitment to who sends."""

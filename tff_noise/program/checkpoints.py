@@ -5,6 +5,7 @@ or most of what a short run cost beside its rounds (benchmarks/NOTES.md).
 """
 
 import asyncio
+import hashlib
 import io
 import os
 import re
@@ -87,6 +88,16 @@ class CheckpointManager(tff.program.ProgramStateManager):
   async def remove_all(self) -> None:
     """See base class."""
     self._remove(0)
+
+
+def digest(state: Any) -> bytes:
+  """Returns SHA-256 of a state: of all leaves' places, types, shapes and values."""
+  found = hashlib.sha256()
+  for name, leaf in _named(state).items():
+    array = _array(name, leaf)
+    found.update(f'{name} {array.dtype.str} {array.shape} '.encode())
+    found.update(np.ascontiguousarray(array).data)
+  return found.digest()
 
 
 def read(path: str, structure: Any) -> Any:

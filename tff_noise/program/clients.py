@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_noise import types
@@ -60,6 +59,13 @@ def initial_own(algorithm: algorithm_lib.Algorithm, federation: types.Federation
   return {
       name: [program_lib.initial_own(initial, examples.y) for examples in federation.clients]
       for name, initial in sorted(algorithm.own.items())
+  }
+
+
+def _initial_aggregators(algorithm):
+  return {
+      c.name: c.process.initialize().aggregator
+      for c in algorithm.used if c.optimizer is not None
   }
 
 
@@ -113,9 +119,10 @@ class SimulatedClients:
     self._task, self._federation, self._datasets = task, federation, datasets
     self._ledger = ledger
     self._own = dict(own or initial_own(algorithm, federation))
+    # Not the algorithm's: noise is a function of them, and one that was used would cancel it.
+    self._aggregators = _initial_aggregators(algorithm)
     self._first = algorithm.own
     self._participations = np.zeros(len(federation.clients), np.int64)
-    self._noisy = set()
     self._failure = None
     self.begin_round(1, '')
 
@@ -155,8 +162,16 @@ class SimulatedClients:
     """int64 `[C]`, rounds that each client took part in."""
     return self._participations
 
-  def resume(self, own: OwnStates, participations: np.ndarray) -> None:
+  @property
+  def aggregators(self) -> Mapping[str, Any]:
+    """The state of each computation's aggregation, by the computation's name."""
+    return self._aggregators
+
+  def resume(
+      self, own: OwnStates, participations: np.ndarray, aggregators: Mapping[str, Any]
+  ) -> None:
     """Goes on from what a checkpoint holds."""
+    self._aggregators = dict(aggregators)
     self._own = {name: list(states) for name, states in own.items()}
     self._participations = np.asarray(participations)
 
@@ -225,10 +240,9 @@ class SimulatedClients:
     if listed.optimizer is None:
       raise ValueError(f'{listed.name!r} has no next model: it is run, not trained')
     self._require_sample(listed, state, cohort)
-    self._require_new_noise(listed, state)
     self._record(listed, cohort)
     process = listed.process
-    args = [_process_state(listed, state), self._data(cohort)]
+    args = [self._process_state(listed, state), self._data(cohort)]
     stateful = isinstance(process, computation_lib.StatefulProcess)
     if stateful:
       args.append(self._inputs(listed, cohort, messages))
@@ -239,6 +253,7 @@ class SimulatedClients:
     if stateful and len(cohort):
       used = reports.get(stacked.KEPT, np.ones(len(cohort), bool))
       self._keep(listed, cohort, output.local, used)
+    self._aggregators = {**self._aggregators, listed.name: output.state.aggregator}
     sums = output.metrics['client_work']['train']
     self._count(listed, cohort, sums)
     return algorithm_lib.Output(
@@ -314,16 +329,17 @@ class SimulatedClients:
         raise ValueError(f'the message {name!r} has to be {wanted[0]}{list(wanted[1])}')
     return listed, messages
 
-  def _require_new_noise(self, computation, state):
-    """Noise is a function of the aggregator's state: one that was used would cancel it."""
-    if not _is_noisy(computation):
-      return
-    aggregator = tf.nest.flatten(state.aggregators[computation.name])
-    key = b''.join(np.asarray(value).tobytes() for value in aggregator)
-    if key in self._noisy:
-      raise ValueError(f'{computation.name!r} would release with noise that was used before')
-    self._noisy.add(key)
-    self._has_released_noise = True
+  def _process_state(self, computation, state):
+    """The state of the computation's own process."""
+    return tff.learning.templates.LearningAlgorithmState(
+        global_model_weights=state.weights,
+        distributor=(),
+        aggregator=self._aggregators[computation.name],
+        finalizer=state.optimizers[computation.optimizer.name],
+        client_work=collections.OrderedDict(
+            round_num=state.round_num + 1, hparams=_received(computation, state)
+        ),
+    )
 
   def _require_sample(self, computation, state, cohort):
     """What noise is claimed to cost is of the draw of its round, which answers once."""
@@ -334,10 +350,12 @@ class SimulatedClients:
           f'{computation.name!r} would be the second release with noise in round '
           f'{self._round_num}: the cohort, drawn once, would answer twice'
       )
-    if computation.optimizer.sampler is not None:
-      return
-    if not np.array_equal(np.sort(cohort), np.sort(self.sample(computation, state))):
+    chosen = cohort
+    if computation.optimizer.sampler is None:
+      chosen = self.sample(computation, state)
+    if not np.array_equal(np.sort(cohort), np.sort(chosen)):
       raise ValueError(f'the cohort of {computation.name!r} is not the sample of its round')
+    self._has_released_noise = True
 
   def _record(self, computation, cohort):
     self._ledger.record(self._round_num, self._stage, computation.released, cohort)
@@ -414,19 +432,6 @@ def _received(computation, state):
   return program_lib.in_order({name: state.received[name] for name in names})
 
 
-def _process_state(computation, state):
-  """The state of the computation's own process."""
-  return tff.learning.templates.LearningAlgorithmState(
-      global_model_weights=state.weights,
-      distributor=(),
-      aggregator=state.aggregators[computation.name],
-      finalizer=state.optimizers[computation.optimizer.name],
-      client_work=collections.OrderedDict(
-          round_num=state.round_num + 1, hparams=_received(computation, state)
-      ),
-  )
-
-
 def _next_state(computation, state, server, cohort, reports):
   optimizer = computation.optimizer
   if optimizer.sampler is not None:
@@ -434,7 +439,6 @@ def _next_state(computation, state, server, cohort, reports):
   return state._replace(
       models={**state.models, algorithm_lib.MODEL: server.global_model_weights},
       optimizers={**state.optimizers, optimizer.name: server.finalizer},
-      aggregators={**state.aggregators, computation.name: server.aggregator},
   )
 
 

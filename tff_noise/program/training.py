@@ -22,6 +22,7 @@ import tensorflow_federated as tff
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.federated import evaluation
 from tff_noise.privacy import ledger as ledger_lib
+from tff_noise.program import checkpoints
 from tff_noise.program import clients as clients_lib
 
 
@@ -32,13 +33,20 @@ class ProgramState(NamedTuple):
     state: The algorithm's.
     own: What each client keeps: by name, by client id.
     participations: int64 `[C]`, rounds each client took part in.
+    aggregators: The state of each computation's aggregation, by the computation's name.
     ledger: How far the run is in its privacy ledger.
   """
 
   state: algorithm_lib.State
   own: clients_lib.OwnStates
   participations: np.ndarray
+  aggregators: Mapping[str, Any]
   ledger: ledger_lib.Position
+
+  @property
+  def digest(self) -> bytes:
+    """SHA-256 of all of it but what the ledger knows itself."""
+    return checkpoints.digest(self._replace(ledger=()))
 
   @property
   def round_num(self) -> int:
@@ -74,7 +82,20 @@ def program_state(
     state: algorithm_lib.State, clients: clients_lib.SimulatedClients, ledger: ledger_lib.Ledger
 ) -> ProgramState:
   """Returns all of it as it is now."""
-  return ProgramState(state, clients.own, clients.participations, ledger.position)
+  return ProgramState(
+      state, clients.own, clients.participations, clients.aggregators, ledger.position
+  )
+
+
+def entered(state: ProgramState, ledger: ledger_lib.Ledger) -> ProgramState | None:
+  """Enters into the ledger that a state is saved, before it is, as releases are.
+
+  Returns:
+    What a run can be continued from, or None where a run that is continued did not save before.
+  """
+  if not ledger.save(state.round_num, state.digest):
+    return None
+  return state._replace(ledger=ledger.position)
 
 
 def initial_state(algorithm: algorithm_lib.Algorithm, weights: Any = None) -> algorithm_lib.State:
@@ -152,19 +173,18 @@ async def run(
   versions = await state_manager.get_versions()
   if versions and versions[-1]:
     saved = await state_manager.load(versions[-1], program_state(state, clients, ledger))
+    ledger.resume(saved.ledger, saved.digest)
     state = saved.state
-    clients.resume(saved.own, saved.participations)
-    ledger.resume(saved.ledger)
+    clients.resume(saved.own, saved.participations, saved.aggregators)
   total_rounds = algorithm.rounds
 
-  async def write(state, metrics, seconds, is_last):
+  async def write(state, done, metrics, seconds):
     # Metrics first: a state that is saved has all its rows, and a row without its state is
     # replaced when the round is run again.
-    done = state.round_num
     for manager in metrics_managers:
       await manager.release(_row(metrics), done)
     await timing_manager.release({'seconds': seconds}, done)
-    if done % checkpoint_every == 0 or is_last:
+    if state is not None:
       await state_manager.save(state, done)
     on_round(RoundResult(done, metrics, seconds))
     # Weights hang in cycles of objects, which Python looks for every hundred rounds.
@@ -198,8 +218,9 @@ async def run(
           **algorithm.report.columns(state),
           **ground_truth(now),
       }
-      is_last = ended or done == total_rounds
-      await background.start(write, now, metrics, seconds, is_last)
+      is_saved = ended or done == total_rounds or done % checkpoint_every == 0
+      saved = entered(now, ledger) if is_saved else None
+      await background.start(write, saved, done, metrics, seconds)
     await background.wait()
     return program_state(state, clients, ledger)
 
