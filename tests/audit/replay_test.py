@@ -190,8 +190,10 @@ class AttackTest(federated_test_case.FederatedTestCase):
     np.savez(path, **{**arrays, name: change(arrays[name])})
     self._audit(**changes)
     prepared = self.prepared[tuple(sorted(changes.items()))]
-    run = report_runs.read_run(self.run_)
-    return replay.load_states(run, prepared.algorithm, prepared.task, prepared.federation)[-1].digest
+    states = replay.load_states(
+        report_runs.read_run(self.run_), prepared.algorithm, prepared.task, prepared.federation
+    )
+    return states[-1].digest
 
   def test_a_checkpoint_with_other_weights(self):
     self._edit_checkpoint('trainable/0', lambda weights: weights + 1e-3)
