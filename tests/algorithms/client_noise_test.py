@@ -377,12 +377,16 @@ class RunTest(federated_test_case.FederatedTestCase):
     algorithm = _build('fedavg', task)
     expected, _, _ = runs.all_rounds(algorithm, task, _federation())
     state = algorithm.init()
+    aggregators = runs.clients_of(algorithm, task, _federation()).aggregators
     for _ in range(4):
       # Each round twice, as after a crash.
-      first, state = (
-          training.run_round(algorithm, state, runs.clients_of(algorithm, task, _federation()))
-          for _ in range(2)
-      )
+      repeated = []
+      for _ in range(2):
+        clients = runs.clients_of(algorithm, task, _federation())
+        clients.resume(clients.own, clients.participations, aggregators)
+        repeated.append(training.run_round(algorithm, state, clients))
+      first, state = repeated
+      aggregators = clients.aggregators
       for a, b in zip(tf.nest.flatten(first), tf.nest.flatten(state), strict=True):
         np.testing.assert_array_equal(a, b)
     for a, b in zip(tf.nest.flatten(expected), tf.nest.flatten(state), strict=True):

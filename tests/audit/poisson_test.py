@@ -83,7 +83,9 @@ class PoissonRunTest(parameterized.TestCase):
       file.write(text)
 
   def _lines(self):
-    return [json.loads(line) for line in self._read('ledger.jsonl').splitlines()]
+    """Those of releases."""
+    lines = [json.loads(line) for line in self._read('ledger.jsonl').splitlines()]
+    return [line for line in lines if 'fields' in line]
 
   def _audit(self):
     run = report_runs.read_run(self.run_.path)
