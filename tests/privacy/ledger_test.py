@@ -212,14 +212,6 @@ class ResumeTest(_Case):
     self.assertEqual([e.round_num for e in never.entries], [1, 2, 3, 4, 5, 6])
     self.assertEqual(tuple(ledger.read(self.path, _DECLARED)[0]), never.entries)
 
-  def test_states_are_hidden_from_who_has_not_the_key(self):
-    seal = SealTest.SEAL
-    book = ledger.Ledger(_NAMES, _DECLARED, self.path, seal)
-    self._record(book, 1)
-    book.save(1, b'a state')
-    line = ledger.read_lines(self.path, _DECLARED, seal)[-1].content
-    self.assertEqual(line.state, ledger.commitment(seal.key, b'state', b'a state'))
-
   def test_without_a_checkpoint_everything_is_repeated(self):
     self._record(self._open(), 3)
     whole = self._lines()
@@ -267,20 +259,20 @@ class ResumeTest(_Case):
 
 class SealTest(_Case):
 
-  SEAL = ledger.Seal('of this run', 'abc', b'k' * 32)
+  _SEAL = ledger.Seal('of this run', 'abc', b'k' * 32)
 
   def test_the_genesis_is_of_run_code_and_key(self):
-    book = ledger.Ledger(_NAMES, _DECLARED, self.path, self.SEAL)
+    book = ledger.Ledger(_NAMES, _DECLARED, self.path, self._SEAL)
     self._record(book, 2)
-    self.assertLen(ledger.read(self.path, _DECLARED, self.SEAL)[0], 2)
+    self.assertLen(ledger.read(self.path, _DECLARED, self._SEAL)[0], 2)
     for change in ({'run': 'of another'}, {'code': 'def'}, {'key': b'l' * 32}):
       with self.assertRaisesRegex(ledger.LedgerError, 'line 1 does not follow'):
-        ledger.read(self.path, _DECLARED, self.SEAL._replace(**change))
+        ledger.read(self.path, _DECLARED, self._SEAL._replace(**change))
 
   def test_without_the_key_no_cohort_can_be_tried(self):
     # The attack: all cohorts of 2 of 5, by the hash that was there before, and by every unkeyed one
     # of the text that is hashed.
-    book = ledger.Ledger(_NAMES, _DECLARED, self.path, self.SEAL)
+    book = ledger.Ledger(_NAMES, _DECLARED, self.path, self._SEAL)
     book.record(1, 'train', ['size'], np.array([1, 3]))
     found = book.entries[0].cohort
     for key in (b'', b'0' * 32):
@@ -292,12 +284,22 @@ class SealTest(_Case):
     for i, j in itertools.combinations(range(5), 2):
       self.assertNotStartsWith(found, hashlib.sha256(f'{i},{j}'.encode()).hexdigest()[:16])
     # Who has the key finds it.
-    self.assertEqual(found, ledger.commitment(self.SEAL.key, b'', b'1,3'))
-    self.assertNotIn(self.SEAL.key.hex(), json.dumps(self.SEAL.public))
+    self.assertEqual(found, ledger.commitment(self._SEAL.key, b'', b'1,3'))
+    self.assertNotIn(self._SEAL.key.hex(), json.dumps(self._SEAL.public))
+
+  def test_without_the_key_no_state_can_be_tried(self):
+    # A state has who took part how often, of which there are few.
+    book = ledger.Ledger(_NAMES, _DECLARED, self.path, self._SEAL)
+    book.save(1, b'a state')
+    (line,) = ledger.read_lines(self.path, _DECLARED, self._SEAL)
+    self.assertTrue(ledger.tells_of([line], b'a state', self._SEAL))
+    for key in (b'', b'0' * 32):
+      self.assertFalse(ledger.tells_of([line], b'a state', self._SEAL._replace(key=key)))
+    self.assertNotEqual(line.content.state, hashlib.sha256(b'a state').hexdigest())
 
   def test_equal_cohorts_show_only_where_no_claim_counts_on_their_secrecy(self):
     declared = _declare(labels=_REPORTS, update=_NOISE, size=protection.Counts())
-    book = ledger.Ledger(_NAMES, declared, '', self.SEAL)
+    book = ledger.Ledger(_NAMES, declared, '', self._SEAL)
     for field in ('size', 'update'):
       for round_num in (1, 2):
         book.record(round_num, 'train', [field], np.array([1, 3]))

@@ -149,8 +149,7 @@ def _clients(*computations, task=_TASK, **more):
 
 _STATE = algorithm_lib.State(
     {'model': 'weights', 'other': 'others'}, {'mine': 'server', 'else': 'elsewhere'},
-    {'prior': 'the prior', 'noise': 'the noise'},
-    {'seen': np.zeros(5)}, round_num=2,
+    {'prior': 'the prior', 'noise': 'the noise'}, {'seen': np.zeros(5)}, round_num=2,
 )
 _COHORT = np.array([1, 4])
 
@@ -261,6 +260,14 @@ class RefusalTest(parameterized.TestCase):
       clients.run(look._replace(process=process), _STATE, _COHORT)
     self.assertEmpty(computed.calls + elsewhere.calls)
 
+  def test_two_computations_that_would_draw_the_same_noise(self):
+    noisy = _field('update')._replace(protection=protection.NoisySum(1.0, 1.0, 2, 5))
+    train, again, plain = (_train(name)[0] for name in ('train', 'again', 'plain'))
+    train, again = (c._replace(fields=(noisy,)) for c in (train, again))
+    with self.assertRaisesRegex(ValueError, r"can draw noise, and here \['train', 'again'\] do"):
+      _clients(train, again)
+    _clients(train, plain)
+
   def test_what_noise_is_drawn_from_goes_on_whatever_state_is_given(self):
     train, computed = _train()
     clients, _ = _clients(train)
@@ -274,15 +281,14 @@ class RefusalTest(parameterized.TestCase):
     train, computed = _train()
     train = train._replace(fields=(noisy,))
     clients, ledger = _clients(train, task=_TASK._replace(sampling=sampling))
-    state = _STATE
-    sample = clients.sample(train, state)
+    sample = clients.sample(train, _STATE)
     for other in (np.arange(5), sample[:1], np.setdiff1d(np.arange(5), sample)):
       with self.assertRaisesRegex(ValueError, "of 'train' is not the sample of its round"):
-        clients.train(train, state, other)
+        clients.train(train, _STATE, other)
     self.assertEmpty(ledger.entries)
-    clients.train(train, state, sample[::-1])
+    clients.train(train, _STATE, sample[::-1])
     with self.assertRaisesRegex(ValueError, 'second release with noise in round 3: the cohort'):
-      clients.train(train, state, sample)
+      clients.train(train, _STATE, sample)
     self.assertLen(ledger.entries, 1)
     self.assertLen(computed.calls, 1)
 

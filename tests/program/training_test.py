@@ -740,9 +740,7 @@ class TrainingTest(federated_test_case.FederatedTestCase):
       restored = asyncio.run(managers.build_state_manager(run_dir).load(middle, structure))
       # That it is saved is entered into the ledger after this was seen.
       self.assertEqual(restored.ledger.count, states[middle].ledger.count + 1)
-      self._assert_same_bits(
-          restored._replace(ledger=()), states[middle]._replace(ledger=())
-      )
+      self._assert_same_bits(restored._replace(ledger=()), states[middle]._replace(ledger=()))
       self.assertGreater(np.abs(np.stack([d[0] for d in restored.own['drift']])).max(), 0)
 
   def test_interrupted_anywhere_it_ends_the_same_with_optimizer_states(self):

@@ -34,6 +34,7 @@ from tff_noise.federated import optimizer as optimizer_lib
 from tff_noise.federated import stacked
 from tff_noise.federated import task as task_lib
 from tff_noise.models import keras_model
+from tff_noise.privacy import protection as protection_lib
 from tff_noise.uplink import disclosure
 from tff_noise.uplink import per_client
 from tff_noise.uplink import uplink
@@ -152,6 +153,11 @@ class Computation(NamedTuple):
   def next(self) -> tff.Computation:
     """What clients take part in."""
     return self.process.next
+
+  @property
+  def is_noisy(self) -> bool:
+    """Whether noise is added to what clients send, see `aggregation.dp_mean`."""
+    return any(isinstance(f.protection, protection_lib.NoisySum) for f in self.fields)
 
   def send(self, state: Any, **values: Any) -> Any:
     """Returns the state of a learning process whose clients receive these values from now on.

@@ -69,10 +69,6 @@ def _initial_aggregators(algorithm):
   }
 
 
-def _is_noisy(computation):
-  return any(isinstance(f.protection, protection.NoisySum) for f in computation.fields)
-
-
 def by_client(own: OwnStates, num_clients: int) -> list[Mapping[str, Any]]:
   """Returns what each client keeps, by name."""
   return [{name: states[i] for name, states in own.items()} for i in range(num_clients)]
@@ -111,7 +107,14 @@ class SimulatedClients:
       datasets: The same as TFF takes it, by client id.
       ledger: Where everything is entered that clients send, before they do.
       own: What they keep, if this is not the start.
+
+    Raises:
+      ValueError: If several computations of the algorithm draw noise.
     """
+    noisy = [c.name for c in algorithm.used if c.is_noisy]
+    if len(noisy) > 1:
+      # Noise is a function of how often its own computation has run: they would draw the same.
+      raise ValueError(f'one computation at most can draw noise, and here {noisy} do')
     self._listed = {c.name: c for c in algorithm.used}
     # As it was compiled and checked, whatever becomes of the process.
     self._next = {c.name: c.next for c in algorithm.used}
@@ -119,7 +122,7 @@ class SimulatedClients:
     self._task, self._federation, self._datasets = task, federation, datasets
     self._ledger = ledger
     self._own = dict(own or initial_own(algorithm, federation))
-    # Not the algorithm's: noise is a function of them, and one that was used would cancel it.
+    # Not the algorithm's: noise is a function of them, and drawn twice it would cancel itself.
     self._aggregators = _initial_aggregators(algorithm)
     self._first = algorithm.own
     self._participations = np.zeros(len(federation.clients), np.int64)
@@ -343,7 +346,7 @@ class SimulatedClients:
 
   def _require_sample(self, computation, state, cohort):
     """What noise is claimed to cost is of the draw of its round, which answers once."""
-    if not _is_noisy(computation):
+    if not computation.is_noisy:
       return
     if self._has_released_noise:
       raise ValueError(

@@ -58,9 +58,14 @@ def prepare(
     federation = private_labels.flip(federation, config.label_epsilon, dataset.num_classes)
   task = build(config, dataset, federation, scene_lib.validation(dataset, scene), system_key)
   algorithm = catalog.ALGORITHMS[config.method].build(task, config.method_params())
-  if config.client_dp_noise and sum(bool(rounds) for rounds in algorithm.stages.values()) > 1:
+  stages = sum(bool(rounds) for rounds in algorithm.stages.values())
+  noisy = [c.name for c in algorithm.used if c.is_noisy]
+  if config.client_dp_noise and (stages > 1 or len(noisy) > 1):
     # The noise is a function of how often a process has run: two would draw the same.
-    raise types.UsageError('--client_dp_noise is for methods of one stage')
+    raise types.UsageError(
+        '--client_dp_noise is for methods of one stage, with one computation that trains, and '
+        f'--method={config.method} has {stages} and {len(noisy)}: use another method'
+    )
   shown = [f.name for f in algorithm.fields if f.disclosure.shows_single_clients]
   # Told of a method of one's own, too, that does not say so by itself.
   if shown and not config.allow_per_client_disclosure:
