@@ -28,6 +28,27 @@ def add(x, y):
   return x + y
 
 
+def _left_by_others(wrap):
+  """Each client leaves its value in a variable with a name, and says whether that was there."""
+
+  def leave(x):
+    variable = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], container='', shared_name='left')
+    found = tf.cast(tf.raw_ops.VarIsInitializedOp(resource=variable), tf.int32)
+    with tf.control_dependencies([found]):
+      left = tf.raw_ops.AssignVariableOp(resource=variable, value=x)
+    # Functions order what they do by themselves.
+    with tf.control_dependencies([] if left is None else [left]):
+      return tf.identity(found)
+
+  at_client = tff.tensorflow.computation(lambda x: wrap(leave)(x), np.float32)
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def at_all(x):
+    return tff.federated_map(at_client, x)
+
+  return at_all
+
+
 class Battery:
   """Tests for a test case whose computations run in some runtime."""
 
@@ -72,6 +93,12 @@ class Battery:
     first, second = doubled(ints(*range(20)), ints(*range(20, 40)))
     self.assertEqual([int(v) for v in first], list(range(40, 80, 2)))
     self.assertEqual([int(v) for v in second], list(range(0, 40, 2)))
+
+  def test_no_client_reads_what_another_left_under_a_name(self):
+    for wrap in (lambda leave: leave, tf.function):
+      found = _left_by_others(wrap)
+      for _ in range(2):
+        self.assertEqual([int(v) for v in found([np.float32(i) for i in range(6)])], [0] * 6)
 
   def test_a_sum_may_depend_on_another(self):
     @tff.federated_computation(_INT)

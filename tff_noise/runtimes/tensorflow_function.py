@@ -3,6 +3,7 @@
 TFF's worker has a TensorFlow of its own, built without CUDA; this one sees a GPU. Like the worker,
 it runs graphs in sessions, not as functions of eager TensorFlow: variables made in a client's
 computation then belong to one call at a time, and names in one graph cannot clash with another's.
+They go with the call: the next one, of another client, cannot read them.
 """
 
 import collections
@@ -49,6 +50,7 @@ class TensorFlowFunction:
           input_map=self._sequence_inputs(),
           name='',
       )
+      self._forget = _destroy_variables(self._graph.as_graph_def())
     self._token = function.session_token_tensor_name
     self._initialize = function.initialize_op
     self.placement: Mapping[str, int] = {}
@@ -100,6 +102,7 @@ class TensorFlowFunction:
     try:
       yield session
     finally:
+      session.run(self._forget)
       self._idle.put(session)
 
   def _feed(self, binding, value, feeds):
@@ -111,6 +114,25 @@ class TensorFlowFunction:
     else:
       for element, part in zip(binding.struct.element, value, strict=True):
         self._feed(element, part, feeds)
+
+
+def _destroy_variables(graph_def):
+  """Returns an operation that forgets all variables of a graph and of its functions.
+
+  Those with a name, which a session keeps for the next call; others go with the call.
+  """
+  nodes = [*graph_def.node, *(n for f in graph_def.library.function for n in f.node_def)]
+  named = {
+      (node.attr['container'].s, node.attr['shared_name'].s)
+      for node in nodes if node.op == 'VarHandleOp'
+  }
+  forget = []
+  for container, name in sorted(named):
+    handle = tf.raw_ops.VarHandleOp(
+        dtype=tf.float32, shape=[], container=container.decode(), shared_name=name.decode()
+    )
+    forget.append(tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True))
+  return tf.group(*forget)
 
 
 def _placement(graphs):
