@@ -1,6 +1,8 @@
 """Tests of what a run is made from."""
 
 import os
+import sys
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest
@@ -8,6 +10,7 @@ from absl.testing import absltest
 from tff_noise import types
 from tff_noise.program import flags
 from tff_noise.program import inputs
+from tff_noise.program import own_code
 from tff_noise.program import run_directory
 
 
@@ -71,6 +74,35 @@ class InputsTest(absltest.TestCase):
     values.write_text('b')
     after = inputs.digests(config, _dataset())
     self.assertEqual([name for name in before if before[name] != after[name]], ['--weights'])
+
+  def test_all_files_of_ones_own_code_are_in_them(self):
+    folder = self.create_tempdir()
+    folder.create_file('mine_of_inputs/__init__.py', content='')
+    folder.create_file(
+        'mine_of_inputs/method.py', content=(
+            'import json\nimport numpy\nfrom tff_noise import types\nfrom . import near\n'
+            'def build():\n  import far_of_inputs.deep\n'
+        )
+    )
+    folder.create_file('mine_of_inputs/near.py', content='from .nearer import x')
+    folder.create_file('mine_of_inputs/unused.py', content='')
+    nearer = folder.create_file('mine_of_inputs/nearer.py', content='x = 1')
+    deep = folder.create_file('far_of_inputs/deep.py', content='import mine_of_inputs.method')
+    with mock.patch.object(sys, 'path', [folder.full_path, *sys.path]):
+      paths = own_code.sources_of('mine_of_inputs.method:METHOD')
+      self.assertEqual(
+          [os.path.relpath(path, folder.full_path) for path in paths],
+          ['far_of_inputs/deep.py', *(f'mine_of_inputs/{name}.py' for name in (
+              '__init__', 'method', 'near', 'nearer'
+          ))],
+      )
+      config = _config('--model=mine_of_inputs.method:METHOD')
+      seen = {inputs.digests(config, _dataset())['--model']}
+      for file in (nearer, deep):
+        file.write_text('x = 2')
+        seen.add(inputs.digests(config, _dataset())['--model'])
+    self.assertLen(seen, 3)
+    self.assertNotIn('mine_of_inputs', sys.modules)
 
   def test_a_run_that_was_made_from_others_is_refused_with_what_differs(self):
     run = run_directory.locate(self.create_tempdir().full_path, 'run')

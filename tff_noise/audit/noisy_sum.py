@@ -3,9 +3,11 @@
 What is asked is the aggregation that the code compiles for the run's model, cohort and flags. It
 sees clients' records through its claim alone: whatever clients send, one of them moves the sum by
 at most S, and noise of the claimed standard deviation is on every entry, anew in every round; of a
-tree of sums over rounds, on every node.
+tree of sums over rounds, on every node. That this is the sum that the run's own computation makes
+the next model of is tried where it can be known: with clients that have nothing to send.
 """
 
+import collections
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -15,8 +17,14 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_noise import types
 from tff_noise.audit import finding
+from tff_noise.clients import program as program_lib
+from tff_noise.data import client_data
 from tff_noise.federated import aggregation
+from tff_noise.federated import computation as computation_lib
+from tff_noise.federated import optimizer as optimizer_lib
+from tff_noise.federated import task as task_lib
 from tff_noise.privacy import discrete_gaussian
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
@@ -27,6 +35,7 @@ from tff_noise.uplink import uplink
 
 _CLIP = 'noisy sum: no record moves it by more than the clipping norm'
 _DEVIATION = 'noisy sum: the noise is not less than claimed'
+_USED = "noisy sum: the run's own computation makes its next model of this sum"
 _COUNTS = 'noisy sum: every round of the ledger has noise of its own'
 _INDEPENDENCE = 'noisy sum: the noise of rounds, entries and clients is independent'
 # At most so many noises are drawn, but in two rounds at least; of a tree in four, of which one node
@@ -68,14 +77,98 @@ def findings(prepared: program_task.Prepared) -> list[finding.Finding]:
 
   Needs a TFF runtime.
   """
-  shields = [f.protection for f in prepared.algorithm.fields]
-  noisy = [p for p in shields if isinstance(p, protection.NoisySum)]
+  noisy = [c for c in prepared.algorithm.used if c.is_noisy]
   if not noisy:
     return []
-  value_type = tff.to_type(prepared.task.model.weights_type.trainable)
-  claim = claim_of(noisy[0], uplink.num_entries(value_type))
-  ask, size = compiled(prepared.task.aggregation, value_type, claim)
-  return check(ask, size, claim)
+  (computation,) = noisy  # `prepare` takes no more.
+  task, value_type = prepared.task, computation.update_type
+  claim = claim_of(task.aggregation.protection, uplink.num_entries(value_type))
+  ask, size = compiled(task.aggregation, value_type, claim)
+  return [*check(ask, size, claim), used(computation, task, prepared.federation, claim.cohort)]
+
+
+def used(
+    computation: computation_lib.Computation,
+    task: task_lib.Task,
+    federation: types.Federation,
+    cohort: int,
+) -> finding.Finding:
+  """Compares models that a computation makes of noise alone with those of the task's noisy sum.
+
+  Args:
+    computation: Adds noise.
+    task: What it was built from.
+    federation: Whose clients take part, without their examples.
+    cohort: How many do.
+  """
+  clients = [
+      client_data.client_dataset(c.x[:0], c.y[:0], i)
+      for i, c in enumerate(federation.clients[:cohort])
+  ]
+  args = [clients]
+  if isinstance(computation.process, computation_lib.StatefulProcess):
+    args.append([_input_of_nobody(computation)] * cohort)
+  noise_of = _models_of_noise(computation, task, cohort)
+  state = computation.process.initialize()
+  for round_num in range(1, _FEWEST_OF_TREE + 1):
+    expected = noise_of(state)
+    state = computation.next(state, *args).state
+    # Sums of floats may be taken in another order.
+    if not all(
+        np.allclose(now, then, rtol=1e-5, atol=1e-7)
+        for now, then in zip(
+            tf.nest.flatten(state.global_model_weights), tf.nest.flatten(expected), strict=True
+        )
+    ):
+      return finding.failed(
+          _USED, f'the model of round {round_num} of clients without examples is another'
+      )
+  return finding.passed(_USED, f'{_FEWEST_OF_TREE} rounds of clients without examples')
+
+
+def _input_of_nobody(computation):
+  messages = {m.name: np.zeros(m.shape, m.dtype) for m in computation.declared.messages}
+  own = computation.initial_input(np.zeros(0, np.int32)).own
+  return uplink.ClientInput(own, program_lib.in_order(messages))
+
+
+def _models_of_noise(computation, task, cohort):
+  """From the state of a round, in order, to the model that the next should have."""
+  server, update_type = computation.optimizer.server, computation.update_type
+  beside = list(_beside(task.aggregation, cohort))
+  mean = task.aggregation.update.create(update_type, tff.TensorType(beside[0].dtype.type))
+  zeros = [_zeros(update_type)] * cohort
+  state_type = computation.process.initialize.type_signature.result.member
+
+  @tff.tensorflow.computation(
+      state_type.finalizer, state_type.global_model_weights, update_type
+  )
+  def step(server_state, weights, update):
+    inputs = optimizer_lib.ServerInputs(weights, update, collections.OrderedDict())
+    return server.next(server_state, inputs)[1]
+
+  aggregator = mean.initialize()
+
+  def model(state):
+    nonlocal aggregator
+    noise = mean.next(aggregator, zeros, beside)
+    aggregator = noise.state
+    return step(state.finalizer, state.global_model_weights, noise.result)
+
+  return model
+
+
+def _beside(aggregate, cohort):
+  """What goes with each client's value."""
+  if aggregate.by_client:
+    return np.arange(cohort, dtype=np.int32)  # Ids, by which shares of the noise are drawn.
+  return np.ones(cohort, np.float32)
+
+
+def _zeros(value_type):
+  return tff.types.structure_from_tensor_type_tree(
+      lambda t: np.zeros(t.shape, t.dtype), value_type
+  )
 
 
 def counted(
@@ -98,7 +191,7 @@ def counted(
     return []
   if not states:
     return [finding.no_evidence(_COUNTS, 'there is no checkpoint')]
-  (drew,) = noisy  # `SimulatedClients` takes no more.
+  (drew,) = noisy
   first = drew.process.initialize().aggregator
   sent = {algorithm.fields.index(f) for f in drew.fields}
   for state in states:
@@ -136,13 +229,9 @@ def compiled(
     aggregate: aggregation.Aggregation, value_type: tff.Type, claim: Claim
 ) -> tuple[NoisySum, int]:
   """Returns the sum that an aggregation compiles to, and d."""
-  beside = np.arange(claim.cohort, dtype=np.int32)  # Clients' ids, where shares are drawn by them.
-  if not aggregate.by_client:
-    beside = np.ones(claim.cohort, np.float32)
+  beside = _beside(aggregate, claim.cohort)
   process = aggregate.update.create(value_type, tff.TensorType(beside.dtype.type))
-  like = tff.types.structure_from_tensor_type_tree(
-      lambda t: np.zeros(t.shape, t.dtype), value_type
-  )
+  like = _zeros(value_type)
   shapes = [np.shape(part) for part in tf.nest.flatten(like)]
   sizes = [math.prod(shape) for shape in shapes]
   states = [process.initialize()]

@@ -1,5 +1,6 @@
 """Label reports of a run, worked out anew in NumPy and compared with what the run used."""
 
+import collections
 from collections.abc import Sequence
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from tff_noise import types
 from tff_noise.audit import finding
 from tff_noise.data import scene as scene_lib
+from tff_noise.federated import computation as computation_lib
 from tff_noise.federated import label_histogram
 from tff_noise.federated import task as task_lib
 from tff_noise.privacy import mechanism as mechanism_lib
@@ -14,7 +16,10 @@ from tff_noise.program import task as program_task
 from tff_noise.program import training
 
 _HISTOGRAM = 'labels: the histogram that was released is that of the reports of all labels'
+_COUNTED = 'labels: what clients run on labels counts their reports, and nothing else'
 _TRAINED_ON = 'labels: clients train on the reports of their labels'
+# Whose labels are drawn at random.
+_CLIENTS = 8
 
 
 def _reports_of(labels, ids, seed, mechanism, cohort):
@@ -60,11 +65,43 @@ def findings(
   """
   found = []
   task = prepared.task
-  if any(c.on_labels for c in prepared.algorithm.used):
-    found.append(_histogram(prepared, states))
+  for computation in prepared.algorithm.used:
+    if computation.on_labels:
+      found += [counted(computation, task), _histogram(prepared, states)]
   if task.label_privacy.in_training:
     found.append(_trained_on(prepared, scene, seed))
   return found
+
+
+def counted(
+    computation: computation_lib.Computation, task: task_lib.Task
+) -> finding.Finding:
+  """Asks label communication about labels, examples and secrets that are drawn at random.
+
+  Needs a TFF runtime.
+  """
+  draw = np.random.default_rng()
+  largest = int(task.client_sizes.max())
+  clients = [
+      collections.OrderedDict(
+          y=draw.integers(0, task.num_classes, size, np.int32),
+          example_id=draw.choice(2**40, size, replace=False),
+          secret=draw.integers(1, 2**62, 2),
+      )
+      for size in (largest, largest, *draw.integers(0, largest + 1, _CLIENTS - 2))
+  ]
+  mechanism = task.label_privacy.mechanism(task.num_classes)
+  if mechanism is None or task.label_privacy.in_training:
+    reports = [c['y'] for c in clients]
+  else:
+    reports = mechanism_lib.flip_all(
+        [(c['y'], c['example_id'], c['secret']) for c in clients], mechanism
+    )
+  expected = np.bincount(np.concatenate(reports), minlength=task.num_classes)
+  different = int((np.asarray(computation.next(clients)) != expected).sum())
+  if different:
+    return finding.failed(_COUNTED, f'{different} of {len(expected)} counts are others')
+  return finding.passed(_COUNTED, f'{_CLIENTS} clients with labels drawn at random')
 
 
 def _histogram(prepared, states):

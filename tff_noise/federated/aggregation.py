@@ -35,6 +35,7 @@ class Aggregation(NamedTuple):
     scalar_fields: From an `UplinkSum` to the uplink fields of `scalar`.
     by_client: Whether `update` is given the client's id, int32, in place of a weight: what a client
       draws its share of the noise from.
+    protection: The noise that `update` adds; None where it adds none.
   """
 
   update: tff.aggregators.WeightedAggregationFactory
@@ -42,6 +43,7 @@ class Aggregation(NamedTuple):
   scalar: Callable[[uplink.UplinkSum], tff.aggregators.UnweightedAggregationFactory] | None
   scalar_fields: Callable[[uplink.UplinkSum], tuple[uplink.UplinkField, ...]]
   by_client: bool = False
+  protection: protection_lib.NoisySum | None = None
 
 
 _UPDATE_REASON = 'averaged into the next global model'
@@ -62,9 +64,7 @@ def weighted_mean() -> Aggregation:
           ),
       ),
       scalar=lambda _: tff.aggregators.SumFactory(),
-      scalar_fields=lambda s: (
-          _plain_field(s.name, s.type_spec, s.reason, protection=s.protection),
-      ),
+      scalar_fields=lambda s: (_plain_field(s.name, s.type_spec, s.reason),),
   )
 
 
@@ -101,9 +101,7 @@ def secure_weighted_mean(*, update_bound: float, max_examples: int) -> Aggregati
           ),
       ),
       scalar=lambda s: _SecureSumFactory(s.dtype(s.lower).item(), s.dtype(s.upper).item()),
-      scalar_fields=lambda s: _secure_fields(
-          s.name, s.type_spec, s.lower, s.upper, s.reason, s.protection
-      ),
+      scalar_fields=lambda s: _secure_fields(s.name, s.type_spec, s.lower, s.upper, s.reason),
   )
 
 
@@ -132,11 +130,12 @@ def dp_mean(
     return Aggregation(
         _DiscreteMean(protection, noise_key, secure),
         lambda update_type: _discrete_fields(protection, update_type, secure), None, lambda _: (),
-        by_client=True,
+        by_client=True, protection=protection,
     )
   return Aggregation(
       tff.aggregators.as_weighted_aggregator(_GaussianMean(protection, noise_key, secure)),
       lambda update_type: _noisy_fields(protection, update_type, secure), None, lambda _: (),
+      protection=protection,
   )
 
 

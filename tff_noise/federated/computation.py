@@ -134,6 +134,8 @@ class Computation(NamedTuple):
       round.
     model: What is trained, where a model is updated.
     shows_errors: Whether errors of its clients are shown with their values.
+    update_type: TFF type of what is averaged by the task's aggregation, or seen by client; None
+      where no model is updated.
   """
 
   name: str
@@ -148,6 +150,7 @@ class Computation(NamedTuple):
   trains: bool = False
   model: keras_model.KerasModel | None = None
   shows_errors: bool = False
+  update_type: tff.Type | None = None
 
   @property
   def next(self) -> tff.Computation:
@@ -377,7 +380,7 @@ def train(
     process = StatefulProcess(initialize, next_fn, *accessors, local_type, server_data_type)
   return Computation(
       name, process, step.fields, declared, broadcast_bytes, optimizer, server_data, trains=True,
-      model=model,
+      model=model, update_type=parts.output_type.update,
   )
 
 

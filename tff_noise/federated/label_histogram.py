@@ -203,24 +203,8 @@ def build_label_histogram(
     )
   if max_count < 1 or max_count * max_clients >= 2**62:
     raise ValueError(f'max_count must be positive and its sum below 2**62, got {max_count}')
-  histogram_type = tff.TensorType(np.int64, (num_classes,))
-  bitwidth = int(max_count).bit_length()
-  fields = (
-      uplink.UplinkField(
-          name='label histogram',
-          type_spec=str(histogram_type),
-          intrinsic=disclosure.SECURE_SUM,
-          disclosure=(
-              uplink.Disclosure.DP_SECURE_SUM if protection else uplink.Disclosure.SECURE_SUM
-          ),
-          lower=0,
-          upper=2**bitwidth - 1,
-          reason='the distribution that contrastive labels are drawn from',
-          num_bytes=uplink.num_bytes(histogram_type),
-          protection=protection,
-          bitwidth=bitwidth,
-      ),
-  )
+  fields = _fields(num_classes, max_count, protection)
+  bitwidth = fields[0].bitwidth
   client_type = tff.to_type(
       collections.OrderedDict(
           y=tff.TensorType(np.int32, (None,)),
@@ -240,6 +224,27 @@ def build_label_histogram(
 
   disclosure.check(label_communication, fields)
   return label_communication, fields
+
+
+def _fields(num_classes, max_count, protection):
+  histogram_type = tff.TensorType(np.int64, (num_classes,))
+  bitwidth = int(max_count).bit_length()
+  return (
+      uplink.UplinkField(
+          name='label histogram',
+          type_spec=str(histogram_type),
+          intrinsic=disclosure.SECURE_SUM,
+          disclosure=(
+              uplink.Disclosure.DP_SECURE_SUM if protection else uplink.Disclosure.SECURE_SUM
+          ),
+          lower=0,
+          upper=2**bitwidth - 1,
+          reason='the distribution that contrastive labels are drawn from',
+          num_bytes=uplink.num_bytes(histogram_type),
+          protection=protection,
+          bitwidth=bitwidth,
+      ),
+  )
 
 
 def _require_declared(mechanism, protection, num_classes):
@@ -287,6 +292,21 @@ def client_labels(federation: types.Federation, client: int) -> collections.Orde
   )
 
 
+def fields_of_task(task: task_lib.Task) -> tuple[uplink.UplinkField, ...]:
+  """Returns the uplink of `of_task`."""
+  return _fields(task.num_classes, task.client_sizes.max(), _protection(task))
+
+
+def _protection(task):
+  """What protects the labels of the histograms."""
+  mechanism = task.label_privacy.mechanism(task.num_classes)
+  if mechanism is None:
+    return None
+  return protection_lib.LabelReports(
+      task.num_classes, mechanism.epsilon, num_labels=int(task.client_sizes.sum())
+  )
+
+
 def of_task(task: task_lib.Task) -> computation.Computation:
   """Returns label communication as an algorithm asks for it, as its task says.
 
@@ -299,19 +319,13 @@ def of_task(task: task_lib.Task) -> computation.Computation:
         'over one hides nothing'
     )
   mechanism = task.label_privacy.mechanism(task.num_classes)
-  num_labels = int(task.client_sizes.sum())
-  protection = None
-  if mechanism is not None:
-    protection = protection_lib.LabelReports(
-        task.num_classes, mechanism.epsilon, num_labels=num_labels
-    )
   communicate, fields = build_label_histogram(
       task.num_classes,
       max_count=int(task.client_sizes.max()),
       max_clients=task.num_clients,
       # Labels that are reports already are counted as they are.
       mechanism=None if task.label_privacy.in_training else mechanism,
-      protection=protection,
+      protection=_protection(task),
   )
   return computation.Computation(
       'label communication', computation.Collection(communicate), fields,

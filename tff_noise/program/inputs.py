@@ -1,8 +1,8 @@
 """What a run is made from beside flags and code: its data, and the files that flags name.
 
 A run keeps digests of them, so that neither a finished run's numbers are shown for other data, nor
-a run goes on with them. Of a method or a model of the user's own it is that of the file that is
-named: what the file imports is not in it.
+a run goes on with them. Of a method or a model of the user's own it is that of all files that it is
+written in, see `own_code`.
 """
 
 import glob
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tff_noise import params
 from tff_noise import types
+from tff_noise.program import own_code
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
 
@@ -48,12 +48,12 @@ def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, s
       'public images': dataset.public,
   }
   found = {name: _of_array(values) for name, values in parts.items() if values is not None}
-  files = {name: getattr(config, name) for name in _FILES}
+  files = {name: _paths(getattr(config, name)) for name in _FILES}
   # Code that the digest of this package's does not cover.
   named = {n: getattr(config, n) for n in ('method', 'model', 'aggregation')}
   own = {name: place for name, place in named.items() if ':' in place}
-  files |= {name: params.source_of(place) for name, place in own.items()}
-  in_files = {f'--{name}': _of_files(path) for name, path in files.items() if path is not None}
+  files |= {name: own_code.sources_of(place) for name, place in own.items()}
+  in_files = {f'--{name}': _of_files(paths) for name, paths in files.items() if paths is not None}
   return {**found, **in_files}
 
 
@@ -94,11 +94,15 @@ def _of_image_files(paths):
   return digest.hexdigest()[:16]
 
 
-def _of_files(path):
-  """Of the file, or of those of the checkpoint whose prefix it is; '' where there is none."""
-  checkpoint = os.path.isfile(path + '.index')
-  data = sorted(glob.glob(glob.escape(path) + '.data-*'))
-  paths = [path + '.index', *data] if checkpoint else [path]
+def _paths(path):
+  """The file, or those of the checkpoint whose prefix it is."""
+  if path is None or not os.path.isfile(path + '.index'):
+    return path and [path]
+  return [path + '.index', *sorted(glob.glob(glob.escape(path) + '.data-*'))]
+
+
+def _of_files(paths):
+  """'' where there is none."""
   found = []
   for name in filter(os.path.isfile, paths):
     with open(name, 'rb') as file:

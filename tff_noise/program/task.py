@@ -15,6 +15,7 @@ from tff_noise.models import architectures
 from tff_noise.models import keras_model
 from tff_noise.models import precision
 from tff_noise.optimizers import catalog as optimizers
+from tff_noise.program import claims
 from tff_noise.program import client_noise
 from tff_noise.program import noise_secret
 from tff_noise.program import private_labels
@@ -58,6 +59,7 @@ def prepare(
     federation = private_labels.flip(federation, config.label_epsilon, dataset.num_classes)
   task = build(config, dataset, federation, scene_lib.validation(dataset, scene), system_key)
   algorithm = catalog.ALGORITHMS[config.method].build(task, config.method_params())
+  claims.check(config.method, algorithm, task)
   stages = sum(bool(rounds) for rounds in algorithm.stages.values())
   noisy = [c.name for c in algorithm.used if c.is_noisy]
   if config.client_dp_noise and (stages > 1 or len(noisy) > 1):

@@ -81,7 +81,6 @@ class UplinkSum(NamedTuple):
     lower: Smallest value of any entry of one client's contribution; the secure sum clips to it.
     upper: Largest.
     reason: Why it is needed.
-    protection: What protects it; None for nothing.
     shape: Of the contribution; `()` for a number.
   """
 
@@ -90,7 +89,6 @@ class UplinkSum(NamedTuple):
   lower: float
   upper: float
   reason: str
-  protection: protection_lib.Protection = None
   shape: tuple[int, ...] = ()
 
   @property

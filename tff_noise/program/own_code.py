@@ -1,0 +1,61 @@
+"""Which files the code of a user's own is written in, without running any of it."""
+
+import ast
+import os
+import sysconfig
+from collections.abc import Iterator, Sequence
+
+from tff_noise import params
+
+# Of Python and of what is installed, a package's version says more than its files.
+_INSTALLED = tuple(
+    sysconfig.get_path(name) + os.sep for name in ('stdlib', 'platstdlib', 'purelib', 'platlib')
+)
+_FOLDERS = {'site-packages', 'dist-packages'}
+
+
+def sources_of(place: str) -> Sequence[str]:
+  """Returns the paths of the file that `place` is in and of what that imports, and so on.
+
+  Left out is what is installed, and this package, whose digest is one of its own. What is imported
+  by a name that is worked out when code runs is not found.
+
+  Args:
+    place: `package.module:NAME`, see `params.named`.
+  """
+  found, new = {}, [place.partition(':')[0]]
+  while new:
+    module = new.pop()
+    path = params.source_of(module)
+    if module in found or not path.endswith('.py') or _is_installed(module, path):
+      continue
+    found[module] = path
+    new += _imported(module, path)
+    # What its packages run before it.
+    new += [module.rpartition('.')[0]] if '.' in module else []
+  return sorted(set(found.values()))
+
+
+def _is_installed(module, path):
+  return (
+      module.partition('.')[0] == 'tff_noise' or path.startswith(_INSTALLED)
+      or not _FOLDERS.isdisjoint(path.split(os.sep))
+  )
+
+
+def _imported(module: str, path: str) -> Iterator[str]:
+  """Names of modules, and some of what is in them."""
+  with open(path, 'rb') as file:
+    try:
+      tree = ast.parse(file.read())
+    except (SyntaxError, ValueError):
+      return  # Whoever imports it is told.
+  package = module if os.path.basename(path) == '__init__.py' else module.rpartition('.')[0]
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      above = package.split('.')[: len(package.split('.')) - node.level + 1] if node.level else []
+      source = '.'.join([*above, *([node.module] if node.module else [])])
+      yield source
+      yield from (f'{source}.{alias.name}' for alias in node.names)
