@@ -5,13 +5,22 @@ import concurrent.futures
 from typing import Any
 
 import grpc
+import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import executor_pb2
 from tensorflow_federated.proto.v0 import executor_pb2_grpc
-from tensorflow_federated.python.core.backends.native import compiler as native_compiler
 from tensorflow_federated.python.core.backends.test import compiler as test_compiler
+from tensorflow_federated.python.core.environments.tensorflow_backend import (
+    compiled_computation_transformations,
+)
+from tensorflow_federated.python.core.environments.tensorflow_backend import (
+    tensorflow_tree_transformations,
+)
 from tensorflow_federated.python.core.environments.tensorflow_frontend import tensorflow_computation
+from tensorflow_federated.python.core.impl.compiler import building_blocks
 from tensorflow_federated.python.core.impl.computation import computation_impl
+from tensorflow_federated.python.core.impl.context_stack import context_stack_impl
+from tensorflow_federated.python.tensorflow_libs import serialization_utils
 
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 # How the names of all of TFF's secure sums start.
@@ -35,7 +44,43 @@ def compile_computation(computation: tff.Computation) -> tff.Computation:
   # Looking for sums to replace in a computation without any takes a quarter of all this.
   if _SECURE_SUMS in proto.SerializeToString():
     computation = test_compiler.replace_secure_intrinsics_with_bodies(computation)
-  return native_compiler.desugar_and_transform_to_native(computation)
+  block = computation.to_building_block()
+  block, _ = tensorflow_tree_transformations.replace_intrinsics_with_bodies(block)
+  block, _ = tff.framework.transform_postorder(tff.framework.to_call_dominant(block), _prepared)
+  return computation_impl.ConcreteComputation(
+      computation_proto=block.proto, context_stack=context_stack_impl.context_stack
+  )
+
+
+def _prepared(block):
+  """A graph as TFF's `desugar_and_transform_to_native` has it, which walks over all three times.
+
+  Optimised are graphs that call functions, of some 25 of a round one or two, by which these become
+  part of the graph; of the others a session makes the same at its first run.
+  """
+  if not isinstance(block, building_blocks.CompiledComputation):
+    return block, False
+  if serialization_utils.unpack_graph_def(block.proto.tensorflow.graph_def).library.function:
+    block, _ = _OPTIMIZE.transform(block)
+  block, _ = _CALL_PLAINLY.transform(block)
+  return _IDENTIFY.transform(block)
+
+
+def _aggressive():
+  """Of TFF's own compiler."""
+  config = tf.compat.v1.ConfigProto()
+  options = config.graph_options.rewrite_options
+  for name in (
+      'memory_optimization', 'constant_folding', 'arithmetic_optimization', 'loop_optimization',
+      'function_optimization',
+  ):
+    setattr(options, name, options.AGGRESSIVE)
+  return config
+
+
+_OPTIMIZE = compiled_computation_transformations.TensorFlowOptimizer(_aggressive())
+_CALL_PLAINLY = compiled_computation_transformations.DisableCallOpGrappler()
+_IDENTIFY = compiled_computation_transformations.AddUniqueIDs()
 
 
 def open_channel(door: str) -> grpc.Channel:
