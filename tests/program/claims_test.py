@@ -95,15 +95,45 @@ class ClaimsTest(parameterized.TestCase):
     declared = made.declared._replace(messages=(message,))
     self._assert_refused(_with(algorithm, declared=declared), task, "'of others of other clients'")
 
+  def test_a_one_of_every_client_is_free_beside_its_sum_alone(self):
+    task = _task(None)._replace(
+        aggregation=aggregation.secure_weighted_mean(update_bound=1.0, max_examples=9)
+    )
+    algorithm = _fed_avg(task)
+    claims.check('mine', algorithm, task)
+    fields = algorithm.computations[0].fields
+    ones = [f for f in fields if f.protection == protection.Counts()]
+    self.assertNotEmpty(ones)
+    renamed = ones[0]._replace(name='ones')
+    forged = tuple(renamed if f == ones[0] else f for f in fields)
+    self._assert_refused(_with(algorithm, fields=forged), task, "'ones'.*Counts")
+
   def test_with_noise_nothing_looks_at_what_clients_keep(self):
-    task = _task()
-    evaluates = _fed_avg(task)._replace(evaluate=lambda state, own: [])
-    self._assert_refused(evaluates, task, 'models that clients keep are evaluated')
-    report = algorithm_lib.Report(kept_summary=lambda state, own: {'kept': own})
-    summarises = _fed_avg(task)._replace(report=report)
-    self._assert_refused(summarises, task, 'what clients keep is summarised')
+    noisy, plain = _task(), _task(None)
+    (made,) = _fed_avg(noisy).computations
+    for why, changes in (
+        ('models that clients keep are evaluated', {'evaluate': lambda state, own: []}),
+        ('what clients keep is summarised', {
+            'report': algorithm_lib.Report(kept_summary=lambda state, own: {'kept': own})
+        }),
+        ('labels that clients keep are written', {'report': algorithm_lib.Report(labels='y')}),
+        ('labels that clients keep are written', {'report': algorithm_lib.Report(posterior='y')}),
+    ):
+      self._assert_refused(_fed_avg(noisy)._replace(**changes), noisy, why)
+      claims.check('mine', _fed_avg(plain)._replace(**changes), plain)
+    for why, changes in (
+        ('models that clients keep are evaluated', {'evaluated': lambda weights, own: weights}),
+        ('models that clients keep are evaluated', {'own_models': lambda weights, own: []}),
+        ('who takes part is chosen', {'sampler': object()}),
+    ):
+      chosen = _with(_fed_avg(noisy), optimizer=made.optimizer._replace(**changes))
+      self._assert_refused(chosen, noisy, why)
+
+  def test_values_that_are_not_declared_are_refused_before_a_run(self):
     task = _task(None)
-    claims.check('mine', _fed_avg(task)._replace(report=report), task)
+    algorithm = _fed_avg(task)
+    fields = algorithm.computations[0].fields[1:]
+    self._assert_refused(_with(algorithm, fields=fields), task, 'sent, not declared: federated_sum')
 
 
 class UsedNoiseTest(federated_test_case.FederatedTestCase):

@@ -293,6 +293,27 @@ class RefusalTest(parameterized.TestCase):
     self.assertLen(computed.calls, 1)
 
 
+  def test_a_round_without_noise_would_tell_who_was_drawn(self):
+    noisy = _field('update')._replace(protection=protection.NoisySum(1.0, 1.0, 2, 5))
+    train, _ = _train()
+    train = train._replace(fields=(noisy,))
+    clients, _ = _clients(train)
+    with self.assertRaisesRegex(ValueError, 'had no release with noise: each has to have one'):
+      clients.require_noise()
+    clients.train(train, _STATE, clients.sample(train, _STATE))
+    clients.require_noise()
+    _clients(_train()[0])[0].require_noise()
+
+  def test_with_noise_no_optimizer_chooses_who_takes_part(self):
+    noisy = _field('update')._replace(protection=protection.NoisySum(1.0, 1.0, 2, 5))
+    train, computed = _train()
+    chooses = train.optimizer._replace(sampler=object())
+    train = train._replace(fields=(noisy,), optimizer=chooses)
+    with self.assertRaisesRegex(ValueError, "'train' draws noise, and its optimizer chooses"):
+      _clients(train)[0].train(train, _STATE, _COHORT)
+    self.assertEmpty(computed.calls)
+
+
 class PoissonTest(parameterized.TestCase):
   """Cohorts that are Poisson samples."""
 

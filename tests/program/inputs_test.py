@@ -82,9 +82,11 @@ class InputsTest(absltest.TestCase):
         'mine_of_inputs/method.py', content=(
             'import json\nimport numpy\nfrom tff_noise import types\nfrom . import near\n'
             'def build():\n  import far_of_inputs.deep\n'
+            'PLACE, NOT = "mine_of_inputs.placed:build", "a text: of no module"\n'
         )
     )
     folder.create_file('mine_of_inputs/near.py', content='from .nearer import x')
+    folder.create_file('mine_of_inputs/placed.py', content='import os.path')
     folder.create_file('mine_of_inputs/unused.py', content='')
     nearer = folder.create_file('mine_of_inputs/nearer.py', content='x = 1')
     deep = folder.create_file('far_of_inputs/deep.py', content='import mine_of_inputs.method')
@@ -93,7 +95,7 @@ class InputsTest(absltest.TestCase):
       self.assertEqual(
           [os.path.relpath(path, folder.full_path) for path in paths],
           ['far_of_inputs/deep.py', *(f'mine_of_inputs/{name}.py' for name in (
-              '__init__', 'method', 'near', 'nearer'
+              '__init__', 'method', 'near', 'nearer', 'placed'
           ))],
       )
       config = _config('--model=mine_of_inputs.method:METHOD')

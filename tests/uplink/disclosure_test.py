@@ -53,7 +53,6 @@ class EdgesTest(parameterized.TestCase):
       return tff.federated_map(add, (tff.federated_broadcast(server), client))
 
     self.assertEmpty(disclosure.client_to_server_edges(stays))
-    self.assertEqual(disclosure.check(stays, ()), 4)  # Bytes that it broadcasts.
 
   def test_finds_edges_inside_a_called_computation(self):
     @tff.federated_computation(_LOSS)
@@ -111,6 +110,39 @@ class CheckTest(parameterized.TestCase):
         disclosure.UndeclaredUplinkError, f'sent, not declared: .*{message}'
     ):
       disclosure.check(_computation(body), [_SECURE, _SUM])
+
+  def test_what_clients_keep_is_all_of_them_that_is_returned(self):
+    server = tff.FederatedType(np.float32, tff.SERVER)
+
+    @tff.tensorflow.computation(np.float32)
+    def kept(loss):
+      return uplink.ReturnedState(tf.constant(3), {'loss': loss})
+
+    def returning(**more):
+      @tff.federated_computation(server, _LOSS)
+      def returns(value, loss):
+        result = {'sum': tff.federated_sum(loss), 'local': tff.federated_map(kept, loss)}
+        at_clients = tff.federated_broadcast(value)
+        result.update((name, make(loss, at_clients)) for name, make in more.items())
+        return collections.OrderedDict(result)
+
+      return returns
+
+    plain_sum = [_SUM]
+    disclosure.check(returning(), plain_sum)
+    for more in (
+        {'mean': lambda loss, _: loss},
+        {'mean': lambda _, same: same},
+        {'mean': lambda loss, _: {'deeper': [loss]}},
+    ):
+      with self.assertRaisesRegex(disclosure.UndeclaredUplinkError, 'values of single clients'):
+        disclosure.check(returning(**more), plain_sum)
+    for local in (lambda loss, _: loss, lambda loss, _: tff.federated_sum(loss)):
+      with self.assertRaisesRegex(disclosure.UndeclaredUplinkError, '`local` has to be what'):
+        disclosure.check(returning(local=local), plain_sum)
+    alone = tff.federated_computation(lambda loss: loss, _LOSS)
+    with self.assertRaisesRegex(disclosure.UndeclaredUplinkError, 'values of single clients'):
+      disclosure.check(alone, ())
 
   def test_aggregate_counts_as_a_release(self):
     @tff.tensorflow.computation(np.float32, np.float32)

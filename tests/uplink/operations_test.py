@@ -77,6 +77,12 @@ class OperationsTest(parameterized.TestCase):
   @parameterized.named_parameters(
       ('file', lambda x: tf.io.write_file('/tmp/side_door', _text(x)), 'WriteFile|AsString'),
       ('constant file', lambda x: tf.io.write_file('/tmp/side_door', 'here'), 'WriteFile'),
+      # Writes into the constant, which outlives the call.
+      ('memory', lambda x: tf.raw_ops.InplaceUpdate(
+          x=tf.constant([1.0, 1.0]), i=[0], v=x[:1]
+      ), 'InplaceUpdate'),
+      ('chance', lambda x: x + tf.random.normal([]), 'RandomStandardNormal'),
+      ('seeded', lambda x: x + tf.random.normal([], seed=1), 'RandomStandardNormal'),
       ('print', lambda x: tf.print(x), 'StringFormat|PrintV2'),
       ('python', lambda x: tf.py_function(lambda v: v, [x], tf.float32), 'EagerPyFunc'),
       ('numpy', lambda x: tf.numpy_function(

@@ -11,6 +11,11 @@ from tff_noise.federated import computation as computation_lib
 from tff_noise.federated import label_histogram
 from tff_noise.federated import task as task_lib
 from tff_noise.privacy import protection
+from tff_noise.uplink import disclosure
+from tff_noise.uplink import operations
+
+# Of the one that goes with a secure sum.
+_CONTRIBUTIONS = ': contributions'
 
 
 def check(name: str, algorithm: algorithm_lib.Algorithm, task: task_lib.Task) -> None:
@@ -22,35 +27,34 @@ def check(name: str, algorithm: algorithm_lib.Algorithm, task: task_lib.Task) ->
     task: What it was built from.
 
   Raises:
-    types.UsageError: If it claims more; or if, with noise on updates, it looks at what clients
-      keep, which no noise is on.
+    types.UsageError: If it sends other values than it declares, or claims more; or if, with noise
+      on updates, it chooses clients or looks at what they keep, which no noise is on.
   """
   for computation in algorithm.used:
-    _check_computation(name, computation, task)
+    try:
+      disclosure.check(computation.next, computation.fields)
+    except (disclosure.UndeclaredUplinkError, operations.OperationError) as error:
+      lines = ' '.join(str(error).split())
+      raise types.UsageError(f'--method={name}: {computation.name!r}: {lines}') from error
+    _check_claims(name, computation, task)
   if task.aggregation.protection is None:
     return
-  looks = [what for what, is_there in (
-      ('models that clients keep are evaluated', algorithm.evaluate is not None),
-      ('what clients keep is summarised', algorithm.report.kept_summary is not _KEEPS_NOTHING),
-  ) if is_there]
-  if looks:
+  for what in _unprotected(algorithm):
     raise types.UsageError(
-        f'--client_dp_noise protects updates alone, and with --method={name} {looks[0]}, which '
-        'no noise is on: use another method, or leave --client_dp_noise out'
+        f'--client_dp_noise protects updates of clients that are drawn, and with --method={name} '
+        f'{what}, which no noise is on: use another method, or leave --client_dp_noise out'
     )
 
 
-_KEEPS_NOTHING = algorithm_lib.Report().kept_summary
-
-
-def _check_computation(name, computation, task):
+def _check_claims(name, computation, task):
   given = _given(computation, task)
+  sums = {f.name + _CONTRIBUTIONS for f in computation.fields if f.protection is None}
   for field in computation.released:
     claim = field.protection
-    free = isinstance(claim, protection.Counts) and field.lower is not None and (
-        field.lower == field.upper
-    )
-    if claim is not None and not free and field not in given:
+    # Beside a sum without protection nothing is claimed of a client's 1 that could be wrong.
+    if claim == protection.Counts() and field.name in sums:
+      continue
+    if claim is not None and field not in given:
       raise types.UsageError(
           f'--method={name} declares that {field.name!r} is protected '
           f'({type(claim).__name__}), and nothing that it is built from does that: leave '
@@ -66,3 +70,19 @@ def _given(computation: computation_lib.Computation, task: task_lib.Task):
   if computation.update_type is None:
     return ()
   return task.aggregation.update_fields(computation.update_type)
+
+
+def _unprotected(algorithm):
+  """What else a method with noise on updates does with clients."""
+  report, plain = algorithm.report, algorithm_lib.Report()
+  optimizers = [c.optimizer for c in algorithm.used if c.optimizer is not None]
+  for what, is_there in (
+      ('models that clients keep are evaluated', algorithm.evaluate is not None or any(
+          o.evaluated is not None or o.own_models is not None for o in optimizers
+      )),
+      ('what clients keep is summarised', report.kept_summary is not plain.kept_summary),
+      ('labels that clients keep are written', report.labels or report.posterior),
+      ('who takes part is chosen', any(o.sampler is not None for o in optimizers)),
+  ):
+    if is_there:
+      yield what

@@ -115,6 +115,7 @@ class SimulatedClients:
     if len(noisy) > 1:
       # Noise is a function of how often its own computation has run: they would draw the same.
       raise ValueError(f'one computation at most can draw noise, and here {noisy} do')
+    self._draws_noise = bool(noisy)
     self._listed = {c.name: c for c in algorithm.used}
     # As it was compiled and checked, whatever becomes of the process.
     self._next = {c.name: c.next for c in algorithm.used}
@@ -143,6 +144,19 @@ class SimulatedClients:
     """
     if self._failure is not None:
       raise self._failure
+
+  def require_noise(self) -> None:
+    """Called after each round that went well.
+
+    Raises:
+      ValueError: If there was no release with noise, where a run has them: which rounds have one
+        could depend on who was drawn.
+    """
+    if self._draws_noise and not self._has_released_noise:
+      raise ValueError(
+          f'round {self._round_num} had no release with noise: each has to have one, whoever is '
+          'drawn for it'
+      )
 
   @property
   def view(self) -> algorithm_lib.Clients:
@@ -353,10 +367,9 @@ class SimulatedClients:
           f'{computation.name!r} would be the second release with noise in round '
           f'{self._round_num}: the cohort, drawn once, would answer twice'
       )
-    chosen = cohort
-    if computation.optimizer.sampler is None:
-      chosen = self.sample(computation, state)
-    if not np.array_equal(np.sort(cohort), np.sort(chosen)):
+    if computation.optimizer.sampler is not None:
+      raise ValueError(f'{computation.name!r} draws noise, and its optimizer chooses clients')
+    if not np.array_equal(np.sort(cohort), np.sort(self.sample(computation, state))):
       raise ValueError(f'the cohort of {computation.name!r} is not the sample of its round')
     self._has_released_noise = True
 

@@ -7,6 +7,12 @@ import pathlib
 _READERS = ('audit', 'compare', 'evaluation', 'report')
 
 
+def covers(module: str) -> bool:
+  """Returns whether `digest` is of a module, too."""
+  package, *names = module.split('.')
+  return package == 'tff_noise' and not (names and names[0] in _READERS)
+
+
 def digest() -> str:
   """Returns 12 hexadecimal digits, equal for equal sources of data, models, methods and program."""
   package = pathlib.Path(__file__).parent.parent

@@ -2,23 +2,28 @@
 
 import ast
 import os
+import re
 import sysconfig
 from collections.abc import Iterator, Sequence
 
 from tff_noise import params
+from tff_noise.program import code_version
 
 # Of Python and of what is installed, a package's version says more than its files.
 _INSTALLED = tuple(
     sysconfig.get_path(name) + os.sep for name in ('stdlib', 'platstdlib', 'purelib', 'platlib')
 )
 _FOLDERS = {'site-packages', 'dist-packages'}
+# As entries of catalogs name what they are built by.
+_PLACE = re.compile(r'([\w.]+):\w+')
 
 
 def sources_of(place: str) -> Sequence[str]:
   """Returns the paths of the file that `place` is in and of what that imports, and so on.
 
-  Left out is what is installed, and this package, whose digest is one of its own. What is imported
-  by a name that is worked out when code runs is not found.
+  A text in it such as `package.module:function` counts as an import. Left out is what is installed,
+  and what the digest of this package is of. What is imported by a name that is worked out when code
+  runs is not found.
 
   Args:
     place: `package.module:NAME`, see `params.named`.
@@ -38,7 +43,7 @@ def sources_of(place: str) -> Sequence[str]:
 
 def _is_installed(module, path):
   return (
-      module.partition('.')[0] == 'tff_noise' or path.startswith(_INSTALLED)
+      code_version.covers(module) or path.startswith(_INSTALLED)
       or not _FOLDERS.isdisjoint(path.split(os.sep))
   )
 
@@ -52,7 +57,11 @@ def _imported(module: str, path: str) -> Iterator[str]:
       return  # Whoever imports it is told.
   package = module if os.path.basename(path) == '__init__.py' else module.rpartition('.')[0]
   for node in ast.walk(tree):
-    if isinstance(node, ast.Import):
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+      place = _PLACE.fullmatch(node.value)
+      if place:
+        yield place.group(1)
+    elif isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
       above = package.split('.')[: len(package.split('.')) - node.level + 1] if node.level else []

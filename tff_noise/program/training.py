@@ -115,6 +115,7 @@ def run_round(
 
   Raises:
     types.RunError: If the computation of a client fails.
+    ValueError: If the algorithm does what its noise does not allow.
   """
   round_num = state.round_num + 1
   clients.begin_round(round_num, algorithm.stage_of(round_num))
@@ -122,6 +123,7 @@ def run_round(
     state = algorithm.round(state, clients.view)
   finally:
     clients.end_round()
+  clients.require_noise()
   # The state is saved while the next round runs: what changes it in place fails there and then.
   for value in tf.nest.flatten(state):
     if isinstance(value, np.ndarray):

@@ -37,7 +37,6 @@ from tff_noise.program import task as task_lib
 from tff_noise.program import trained_models
 from tff_noise.program import training
 from tff_noise.runtimes import opening
-from tff_noise.uplink import disclosure
 from tff_noise.uplink import uplink
 
 
@@ -151,8 +150,6 @@ def _write_start(folder, *, config, scene, system_key, noise, made_from, class_n
 def _train(config, prepared, scene, evaluations, weights, directory):
   """Trains to the end and returns the last state."""
   algorithm, federation = prepared.algorithm, prepared.federation
-  for computation in algorithm.used:
-    disclosure.check(computation.next, computation.fields)  # Also of one that was put together.
   ledger = ledger_lib.Ledger(
       algorithm.fields, _declare(directory, algorithm), directory.file('ledger.jsonl'),
       ledger_seal.of_run(directory), code_version.digest(),

@@ -6,6 +6,7 @@ have a computation of their own, whose one value has room for nothing else (`lab
 """
 
 import collections
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -125,6 +126,8 @@ def _travelling_type(argument_type: tff.Type) -> tff.Type:
 def check(computation: tff.Computation, fields: Sequence[uplink.UplinkField]) -> int:
   """Checks that `computation` sends exactly `fields`, and only computes besides.
 
+  What it returns of clients is `local` alone, what they keep: whoever calls it sees the rest.
+
   Returns:
     How many bytes it broadcasts to each client, constants of the aggregation included.
 
@@ -132,8 +135,7 @@ def check(computation: tff.Computation, fields: Sequence[uplink.UplinkField]) ->
     UndeclaredUplinkError: If it sends something else.
     operations.OperationError: If it does something else.
   """
-  operations.check(computation)
-  calls = _intrinsics(computation)
+  calls = _checked(computation)
   compiled = collections.Counter(_edges(calls))
   declared = collections.Counter(
       Edge(f.intrinsic, f.type_spec, str(f.bitwidth or '')) for f in fields
@@ -149,6 +151,35 @@ def check(computation: tff.Computation, fields: Sequence[uplink.UplinkField]) ->
       uplink.num_bytes(call.argument.type_signature.member)
       for call in calls
       if call.function.uri == _BROADCAST
+  )
+
+
+# Of the computations of a method: each is checked when it is composed, and when it is to run.
+@functools.lru_cache(8)
+def _checked(computation):
+  """The intrinsics of what sends nothing on other ways than by these."""
+  operations.check(computation)
+  _check_result(computation.type_signature.result)
+  return tuple(_intrinsics(computation))
+
+
+def _check_result(result):
+  parts = dict(tff.structure.iter_elements(result)) if isinstance(result, tff.StructType) else {}
+  local = parts.pop('local', None)
+  if local is not None and not _is_kept(local):
+    raise UndeclaredUplinkError(f'The result `local` has to be what clients keep, is {local}')
+  for part in parts.values() if parts or local is not None else (result,):
+    if tff.types.contains(part, lambda t: getattr(t, 'placement', None) is tff.CLIENTS):
+      raise UndeclaredUplinkError(f'The computation returns values of single clients: {part}')
+
+
+def _is_kept(local):
+  return (
+      isinstance(local, tff.FederatedType) and local.placement is tff.CLIENTS
+      and isinstance(local.member, tff.StructType)
+      and [name for name, _ in tff.structure.iter_elements(local.member)] == list(
+          uplink.ReturnedState._fields
+      )
   )
 
 

@@ -22,7 +22,7 @@ from tensorflow_federated.python.tensorflow_libs import serialization_utils
 from tff_noise import types
 
 # No operation of these lists writes, prints, reads a file or a clock, calls Python, sends, keeps
-# anything for another call. What is not listed is refused.
+# anything for another call, be it in the memory of a constant. What is not listed is refused.
 _MATHEMATICS = """
     Abs Acos Acosh Add AddN AddV2 All Any ApproximateEqual ArgMax ArgMin Asin Asinh Atan Atan2
     Atanh BatchMatMul BatchMatMulV2 BatchMatMulV3 Betainc Bincount BitwiseAnd BitwiseOr BitwiseXor
@@ -44,10 +44,10 @@ _ARRAYS = """
     BatchToSpace BatchToSpaceND Bitcast BroadcastArgs BroadcastGradientArgs BroadcastTo Concat
     ConcatOffset ConcatV2 Const DepthToSpace Diag DiagPart DynamicPartition DynamicStitch
     EnsureShape ExpandDims ExtractImagePatches Fill Gather GatherNd GatherV2 Identity IdentityN
-    InplaceUpdate InvertPermutation MatrixBandPart MatrixDiag MatrixDiagPart MatrixDiagPartV2
+    InvertPermutation MatrixBandPart MatrixDiag MatrixDiagPart MatrixDiagPartV2
     MatrixDiagPartV3 MatrixDiagV2 MatrixDiagV3 MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3
     MirrorPad MirrorPadGrad OneHot OnesLike OptionalFromValue OptionalGetValue OptionalHasValue
-    OptionalNone Pack Pad PadV2 ParallelConcat ParallelDynamicStitch Placeholder
+    OptionalNone Pack Pad PadV2 ParallelDynamicStitch Placeholder
     PlaceholderWithDefault PreventGradient Rank Reshape ResourceGather Reverse ReverseSequence
     ReverseV2 Roll ScatterNd LowerBound UpperBound Shape ShapeN Size Slice Snapshot SpaceToBatch
     SpaceToBatchND SpaceToDepth Split SplitV Squeeze StopGradient StridedSlice StridedSliceGrad
@@ -65,7 +65,7 @@ _NETWORKS = """
     NthElement Relu Relu6 Relu6Grad ReluGrad Selu SeluGrad Softmax SoftmaxCrossEntropyWithLogits
     Softplus SoftplusGrad Softsign SoftsignGrad SparseSoftmaxCrossEntropyWithLogits
 """
-# A function of their seed and nothing else; and the noise of `gaussian_sum`.
+# A function of their seed and nothing else; and the noise of `gaussian_sum`, at the server alone.
 _RANDOMNESS = """
     RandomStandardNormal StatelessMultinomial StatelessParameterizedTruncatedNormal
     StatelessRandomBinomial StatelessRandomGammaV2 StatelessRandomGammaV3 StatelessRandomGetAlg
@@ -269,6 +269,11 @@ def _check_scope(scope, functions, at_server):
   for node in scope.nodes:
     if node.op not in ALLOWED and node.op not in functions:
       raise _error(scope, node, 'is not on the list of what may be done with data')
+    if _UNSEEDED.match(node.op) and not at_server:
+      raise _error(
+          scope, node, 'draws what a round that is repeated would draw anew: use '
+          'tf.random.stateless operations, with seeds of the step or the client'
+      )
     if not _functions_of(node) <= functions:
       raise _error(scope, node, 'calls a function that is not in the graph')
     if node.op == 'Assert' and not at_server and not constants.issuperset(_sources(node)[1:]):
