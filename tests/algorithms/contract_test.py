@@ -334,6 +334,17 @@ class ContractTest(federated_test_case.FederatedTestCase):
     self.assertContainsSubset(report.client_scores, columns)
 
   @parameterized.named_parameters(*_ALL)
+  def test_a_round_is_the_same_however_many_follow_or_it_says_that_it_plans_them(self, name):
+    entry = catalog.ALGORITHMS[name]
+    if entry.stages or entry.plans_rounds:
+      return
+    built = _build_anew(name, rounds=2 * _ROUNDS)
+    shorter = built.algorithm._replace(ends_after=_ROUNDS)
+    state, metrics = _run((shorter, built.task), self.create_tempdir().full_path)
+    self.assertEqual(metrics, _ran(name).metrics)
+    self._assert_same(state, _ran(name).state)
+
+  @parameterized.named_parameters(*_ALL)
   def test_stages_are_those_that_can_be_asked_for(self, name):
     names = catalog.ALGORITHMS[name].stages
     if names:

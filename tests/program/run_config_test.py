@@ -86,6 +86,7 @@ _VALID = {
     'resume': True,
     'resume_other_code': False,
     'overwrite': False,
+    'extend': None,
     'metrics_hook': None,
     'log_level': 'info',
     'eval_every': 1,
@@ -172,7 +173,7 @@ _INVALID = {
 # the method (param, base, stages), or a plain switch.
 _WITHOUT_RANGE = {
     'param', 'stages', 'allow_per_client_disclosure', 'arrivals', 'scene', 'root_dir', 'resume',
-    'resume_other_code', 'overwrite', 'metrics_hook', 'debug_client_errors',
+    'resume_other_code', 'overwrite', 'extend', 'metrics_hook', 'debug_client_errors',
     'base_param', 'workers', 'mixed_precision', 'centralised',
     'label_epsilon', 'human_labels', 'data_dir', 'validation_dir', 'noise_matrix', 'weights',
     'public_dir',
@@ -213,6 +214,7 @@ _OTHER_STAGES = {
 }
 _EXECUTION = {
     'root_dir': 'elsewhere', 'resume': False, 'resume_other_code': True, 'overwrite': True,
+    'extend': 'other',
     'metrics_hook': 'm:f', 'log_level': 'quiet',
     'max_concurrent_clients': 1, 'checkpoint_every': 6,
     'runtime': 'accelerator',

@@ -31,6 +31,8 @@ class Entry(NamedTuple):
     corrects_labels: Whether clients change their labels.
     reports_labels: Whether clients' labels are counted, as `--label_prior` says.
     fewest_clients: Below which a sum over all clients would hide nothing.
+    plans_rounds: Whether what happens in a round depends on how many there are; so it does where
+      there are `stages`.
     report: Modules of `tff_noise.report` with its sections of the report.
   """
 
@@ -47,6 +49,7 @@ class Entry(NamedTuple):
   corrects_labels: bool = False
   reports_labels: bool = False
   fewest_clients: int = 1
+  plans_rounds: bool = False
   report: tuple[str, ...] = ()
 
   def build(self, task: Any, params: Any) -> Any:
@@ -104,7 +107,7 @@ _ENTRIES = (
     Entry('fedlsr', 'self-regularisation: predictions of two views of a batch, mixed and compared',
           'Jiang et al., Towards Federated Learning against Noisy Labels via Local '
           'Self-Regularization, CIKM 2022',
-          'fedlsr:build', parameters.FedLSRParams, takes_base=True),
+          'fedlsr:build', parameters.FedLSRParams, takes_base=True, plans_rounds=True),
     Entry('fednoro', 'noisy clients, found by their losses, learn from the global model',
           'Wu et al., FedNoRo: Towards Noise-Robust Federated Learning by Addressing Class '
           'Imbalance and Label Noise Heterogeneity, IJCAI 2023',
@@ -138,7 +141,7 @@ _ENTRIES = (
           chooses_clients=True, fewest_clients=3),
     Entry('rofl', 'class centroids that all clients share, small losses, and pseudo-labels',
           'Yang et al., Robust Federated Learning with Noisy Labels, IEEE Intelligent Systems 2022',
-          'rofl:build', parameters.RoFLParams, takes_base=True),
+          'rofl:build', parameters.RoFLParams, takes_base=True, plans_rounds=True),
     Entry('sce', 'the symmetric cross-entropy: cross-entropy and its reverse',
           'Wang et al., Symmetric Cross Entropy for Robust Learning with Noisy Labels, ICCV 2019',
           'sce:build', parameters.SCEParams, takes_base=True),

@@ -150,7 +150,9 @@ def _require_once(members, ledgers):
   """A copy of a run releases nothing; that went on by itself it shares its secrets, a finding."""
   for i, (member, checked) in enumerate(zip(members, ledgers, strict=True)):
     for k in range(i):
-      short, long = sorted((checked.lines, ledgers[k].lines), key=len)
+      # Without hashes: what a longer run took over is under a configuration of its own.
+      lines = ([line.content for line in each.lines] for each in (checked, ledgers[k]))
+      short, long = sorted(lines, key=len)
       if member.seal.key == members[k].seal.key and long[: len(short)] == short:
         raise types.UsageError(
             f'--runs: {members[k].run.path} and {member.run.path} are one run; give the one whose '

@@ -213,6 +213,23 @@ def read_lines(
   return lines
 
 
+def rechained(
+    lines: Sequence[Line], declared: Sequence[Mapping[str, Any]], seal: Seal
+) -> tuple[str, str]:
+  """Returns the text of a ledger with the same content under another seal, and its last hash.
+
+  Args:
+    lines: Of a ledger that was read.
+    declared: The content of `uplink.json`.
+    seal: Of the run that takes them over, with the same key.
+  """
+  texts, head = [], genesis(declared, seal)
+  for line in lines:
+    texts.append(_text(line.content, head) + '\n')
+    head = json.loads(texts[-1])['hash']
+  return ''.join(texts), head
+
+
 def _parse(text, path, number):
   try:
     content = json.loads(text)

@@ -200,6 +200,9 @@ def _define_all():
       ('Run', boolean, 'overwrite', False,
        'Begin it anew, and remove what is there, its ledger too, once the new one is known to '
        'begin.'),
+      ('Run', text, 'extend', None,
+       'The directory of a finished run with the same flags but fewer --rounds, whose rounds the '
+       'new run takes over; for methods that do not plan their rounds, without noise on updates.'),
       ('Run', text, 'log_level', 'info',
        'quiet: no progress; info: a bar, or a line now and then; debug: a line for each round, '
        'and what TensorFlow and TFF tell.'),

@@ -11,12 +11,12 @@ from tff_noise.program import run_directory
 _KEY = 'ledger.key'
 
 
-def write_key(folder: str) -> None:
-  """Draws the key of a new run from the system, readable by its owner alone.
+def write_key(folder: str, key: bytes | None = None) -> None:
+  """Writes the key of a new run, drawn from the system if not given, readable by its owner alone.
 
   Not from the seed: whoever guessed that would have the key.
   """
-  run_directory.write_secret(os.path.join(folder, _KEY), os.urandom(32))
+  run_directory.write_secret(os.path.join(folder, _KEY), key or os.urandom(32))
 
 
 def of_run(run: run_directory.RunDirectory) -> ledger.Seal:

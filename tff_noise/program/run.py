@@ -9,6 +9,7 @@ from tff_noise import heaps
 from tff_noise import loading
 from tff_noise import types
 from tff_noise.program import data as data_lib
+from tff_noise.program import extension
 from tff_noise.program import inputs
 from tff_noise.program import ledger_seal
 from tff_noise.program import run_config
@@ -29,10 +30,17 @@ def run(config: run_config.RunConfig) -> None:
     if not config.resume:
       raise types.UsageError(f'run {directory.name} exists and --noresume was given')
     run_directory.check_same_run(directory, config.identity())
+  source = None
+  if config.extend and not continued:
+    source = run_directory.RunDirectory(os.path.abspath(config.extend))
+    extension.check(config, source)
   dataset = data_lib.load_dataset(config)
   if continued:
     inputs.check(directory, inputs.digests(config, dataset), inputs.OR_ANOTHER)
-  saved = directory.file('scene.npz') if continued else None
+  if source:
+    inputs.check(source, inputs.digests(config, dataset), ', or leave --extend out')
+  saved = directory if continued else source
+  saved = saved and saved.file('scene.npz')
   scene = data_lib.load_scene(config, dataset, saved)
   if continued:
     # After its files were read, which says best what is wrong with them; and of a finished run too,

@@ -38,8 +38,8 @@ CLIENT_DP_MECHANISMS = ('gaussian', 'discrete_gaussian', 'tree')
 # Where a run lies and how it is executed never change its result, but for the last bits of numbers
 # that another runtime sums in another order; so a run may be continued with other values of these.
 EXECUTION_ONLY = frozenset({
-    'root_dir', 'run_name', 'resume', 'resume_other_code', 'overwrite', 'runtime', 'workers',
-    'max_concurrent_clients', 'checkpoint_every', 'metrics_hook', 'log_level',
+    'root_dir', 'run_name', 'resume', 'resume_other_code', 'overwrite', 'extend', 'runtime',
+    'workers', 'max_concurrent_clients', 'checkpoint_every', 'metrics_hook', 'log_level',
 })
 
 
@@ -121,6 +121,7 @@ class RunConfig:
   resume: bool
   resume_other_code: bool
   overwrite: bool
+  extend: str | None
   eval_every: int
   checkpoint_every: int
   metrics_hook: str | None

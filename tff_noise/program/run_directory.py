@@ -179,22 +179,32 @@ def is_complete(run: RunDirectory) -> bool:
   return os.path.exists(run.file('summary.json'))
 
 
-def check_same_run(run: RunDirectory, identity: dict[str, Any]) -> None:
-  """Raises `UsageError` if the existing run was started with other flags, naming them."""
+_OR = (
+    'Give the same flags to continue it, another --run_name, or --overwrite to begin it anew'
+)
+# Where nothing but the number of rounds is another.
+_OR_EXTEND = '; --extend={path} and another --run_name add rounds to a finished run'
+
+
+def check_same_run(run: RunDirectory, identity: dict[str, Any], otherwise: str = _OR) -> None:
+  """Raises `UsageError` if the existing run was started with other flags, naming them.
+
+  Args:
+    run: The run.
+    identity: The flags now.
+    otherwise: What can be done.
+  """
   path = run.file('config.json')
   content = read_json(path)
   flags = content.get('flags') if isinstance(content, dict) else None
   if not isinstance(flags, dict):
     raise types.UsageError(f'{path} has no flags; is {run.path} a run?')
-  changed = [
-      f'--{name} was {flags.get(name)}, now {identity.get(name)}'
-      for name in sorted({*flags, *identity})
-      if flags.get(name) != identity.get(name)
-  ]
+  names = [n for n in sorted({*flags, *identity}) if flags.get(n) != identity.get(n)]
+  changed = [f'--{name} was {flags.get(name)}, now {identity.get(name)}' for name in names]
   if changed:
     raise types.UsageError(
-        f'run {run.name} was started with other flags: {"; ".join(changed)}. '
-        'Give the same flags to continue it, another --run_name, or --overwrite to begin it anew'
+        f'run {run.name} was started with other flags: {"; ".join(changed)}. {otherwise}'
+        + (_OR_EXTEND.format(path=run.path) if names == ['rounds'] else '')
     )
 
 

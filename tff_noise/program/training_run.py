@@ -22,6 +22,7 @@ from tff_noise.privacy import protection
 from tff_noise.program import clients
 from tff_noise.program import code_version
 from tff_noise.program import early_stopping
+from tff_noise.program import extension
 from tff_noise.program import ground_truth
 from tff_noise.program import inputs
 from tff_noise.program import ledger_seal
@@ -69,7 +70,7 @@ def run(
     made_from = inputs.digests(config, dataset)
     write = functools.partial(
         _write_start, config=config, scene=scene, system_key=system_key, noise=noise,
-        made_from=made_from, class_names=dataset.class_names,
+        made_from=made_from, class_names=dataset.class_names, prepared=prepared,
     )
     run_directory.create(directory, write, replaces=config.overwrite)
     # Another process may have made it meanwhile, or even finished.
@@ -124,7 +125,7 @@ def _say_budget(config, prepared, scene):
     print(f'privacy: {warning}', file=sys.stderr)
 
 
-def _write_start(folder, *, config, scene, system_key, noise, made_from, class_names):
+def _write_start(folder, *, config, scene, system_key, noise, made_from, class_names, prepared):
   noise_secret.write(folder, system_key)
   packages = ('tensorflow', 'tensorflow-federated', 'numpy', 'scikit-learn', 'dp-accounting')
   run_directory.write_json(
@@ -144,7 +145,22 @@ def _write_start(folder, *, config, scene, system_key, noise, made_from, class_n
       },
   )
   scene_lib.save(scene, os.path.join(folder, 'scene.npz'))
-  ledger_seal.write_key(folder)
+  if config.extend:
+    _carry(config, prepared, folder)
+  else:
+    ledger_seal.write_key(folder)
+
+
+def _carry(config, prepared, folder):
+  """Takes over the rounds of another run."""
+  source = run_directory.RunDirectory(os.path.abspath(config.extend))
+  algorithm, federation = prepared.algorithm, prepared.federation
+  book = ledger_lib.Ledger(algorithm.fields, uplink.to_json(algorithm.fields))
+  simulated = clients.SimulatedClients(algorithm, prepared.task, federation, [], book)
+  extension.carry(
+      source, folder, training.program_state(algorithm.init(), simulated, book)
+  )
+  print(f'extend: the rounds of {source.path} are taken over', file=sys.stderr)
 
 
 def _train(config, prepared, scene, evaluations, weights, directory):

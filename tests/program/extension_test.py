@@ -1,0 +1,139 @@
+"""A longer run that takes over the rounds of a shorter one is the longer run."""
+
+import os
+import shutil
+import tempfile
+
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tff_noise import types
+from tff_noise.audit import several
+from tff_noise.privacy import ledger
+from tff_noise.program import extension
+from tff_noise.program import flags
+from tff_noise.program import ledger_seal
+from tff_noise.program import model_files
+from tff_noise.program import run
+from tff_noise.program import run_directory
+from tff_noise.program import trained_models
+
+_SHORT, _LONG = 2, 4
+_SAME = ('metrics.csv', 'clients.csv')
+
+
+def _config(root, name, **changes):
+  given = {
+      'method': 'feddpcont', 'rounds': _LONG, 'clients': 4, 'clients_per_round': 2,
+      'local_epochs': 1, 'batch_size': 512, 'checkpoint_every': 2, 'validation_fraction': 0.1,
+      'log_level': 'quiet', 'root_dir': root, 'run_name': name, **changes,
+  }
+  words = [f'--{k}={v}' for k, v in given.items() if v is not None]
+  return flags.config_from(flags.parse(['test', *words]))
+
+
+class ExtensionTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.root = tempfile.mkdtemp(dir=absltest.get_default_test_tmpdir())
+    run.run(_config(cls.root, 'short', rounds=_SHORT))
+    cls.short = os.path.join(cls.root, 'short')
+
+  def _content(self, name, file):
+    with open(os.path.join(self.root, name, file), 'rb') as opened:
+      return opened.read()
+
+  def test_is_the_longer_run_and_leaves_the_shorter_as_it_was(self):
+    before = {name: self._content('short', name) for name in os.listdir(self.short)
+              if os.path.isfile(os.path.join(self.short, name))}
+    run.run(_config(self.root, 'extended', extend=self.short))
+    run.run(_config(self.root, 'whole'))
+    for file in _SAME:
+      self.assertEqual(self._content('extended', file), self._content('whole', file), file)
+    for which in (model_files.FINAL, model_files.BEST):
+      extended, whole = (
+          trained_models.load(run_directory.locate(self.root, name), which)
+          for name in ('extended', 'whole')
+      )
+      self.assertEqual(extended[:2], whole[:2], which)
+      for one, other in zip(extended.models, whole.models, strict=True):
+        for ours, theirs in zip(one.trainable, other.trainable, strict=True):
+          np.testing.assert_array_equal(ours, theirs)
+    for name, content in before.items():
+      self.assertEqual(self._content('short', name), content, name)
+    # The chain is that of the longer configuration, the exchanges are those of both.
+    chains = {}
+    for name in ('short', 'extended', 'whole'):
+      directory = run_directory.locate(self.root, name)
+      declared = run_directory.read_json(directory.file('uplink.json'))
+      seal = ledger_seal.of_run(directory)
+      chains[name] = ledger.read(directory.file('ledger.jsonl'), declared, seal)
+    (short, short_head), (extended, head), (whole, _) = chains.values()
+    self.assertEqual(extended[: len(short)], short)
+    self.assertNotEqual(head, short_head)
+    self.assertEqual(
+        [e._replace(cohort='') for e in extended], [e._replace(cohort='') for e in whole]
+    )
+    with self.assertRaisesRegex(types.UsageError, 'are one run; give the one whose'):
+      several.audit([several.read(self.short), several.read(self.root + '/extended')], 1e-5)
+
+  @parameterized.parameters(
+      ({'learning_rate': 0.5}, 'other flags: --learning_rate was .*, now 0.5. Give the same'),
+      ({'rounds': _SHORT}, 'has 2 rounds: give more --rounds'),
+      ({'eval_every': 3}, 'other flags: --eval_every'),
+      ({'extend': None, 'name': 'short'}, 'was 2, now 4.*; --extend=.*/short and another --run'),
+  )
+  def test_what_is_no_longer_run_of_the_same(self, changes, why):
+    with self.assertRaisesRegex(types.UsageError, why):
+      run.run(_config(self.root, **{'name': 'never', 'extend': self.short, **changes}))
+    self._assert_nothing_written('never')
+
+  def _assert_nothing_written(self, name):
+    self.assertFalse(os.path.exists(os.path.join(self.root, name)))
+
+  @parameterized.parameters(
+      ({'method': 'rofl'}, '--method=rofl plans its rounds by how many there are'),
+      ({'method': 'jointopt'}, '--method=jointopt plans its rounds'),
+      ({'client_dp_noise': 1.0}, 'noise on updates is keyed by all flags'),
+      ({'eval_every': 4}, 'its last round was evaluated, which --eval_every=4 would not do'),
+  )
+  def test_what_cannot_be_extended(self, changes, why):
+    # Of a run whose files say that it had these flags.
+    other = os.path.join(self.create_tempdir().full_path, 'other')
+    shutil.copytree(self.short, other)
+    config = _config(self.root, 'never', extend=other, **changes)
+    content = run_directory.read_json(os.path.join(other, 'config.json'))
+    content['flags'] = {**config.identity(), 'rounds': _SHORT}
+    run_directory.write_json(os.path.join(other, 'config.json'), content)
+    with self.assertRaisesRegex(types.UsageError, why):
+      extension.check(config, run_directory.RunDirectory(other))
+
+  def test_no_run_an_unfinished_one_and_one_that_ended_early(self):
+    for path in (os.path.join(self.root, 'nowhere'), self.create_tempdir().full_path):
+      with self.assertRaisesRegex(types.UsageError, 'is no finished run: continue it first'):
+        run.run(_config(self.root, 'never', extend=path))
+    ended = os.path.join(self.create_tempdir().full_path, 'ended')
+    shutil.copytree(self.short, ended)
+    state = os.path.join(ended, 'state')
+    os.rename(os.path.join(state, f'round_{_SHORT}.npz'), os.path.join(state, 'round_1.npz'))
+    with self.assertRaisesRegex(types.UsageError, 'ended after round 1 of 2'):
+      run.run(_config(self.root, 'never', extend=ended))
+    self._assert_nothing_written('never')
+
+  def test_damaged_files_are_told_and_leave_nothing(self):
+    damaged = os.path.join(self.create_tempdir().full_path, 'damaged')
+    shutil.copytree(self.short, damaged)
+    with open(os.path.join(damaged, 'ledger.jsonl'), encoding='utf-8') as file:
+      text = file.read()
+    with open(os.path.join(damaged, 'ledger.jsonl'), 'w', encoding='utf-8') as file:
+      file.write(text.replace('"clients": 2', '"clients": 3', 1))
+    with self.assertRaisesRegex(types.UsageError, 'does not follow from what is before it'):
+      run.run(_config(self.root, 'never', extend=damaged))
+    self._assert_nothing_written('never')
+
+
+if __name__ == '__main__':
+  absltest.main()
