@@ -38,19 +38,19 @@ Says what leaves a client, in what form, who sees it and what it costs, and chec
 Exit status 0 if all passes, 1 if anything fails, 2 after one line about what to change, 3 if there
 was no evidence for something.
 
-  bazel run //bin:audit -- --run_dir=runs/NAME
+  ./bazelw run //bin:audit -- --run_dir=runs/NAME
       A run: its ledger has no gap and belongs to its configuration, its totals are right, this
       code sends what it declared, and the run done again leads to its cohorts, entries, reports
       and first round. Needs the run's data and its ledger.key.
 
-  bazel run //bin:audit -- --runs=runs/A,runs/B,...
+  ./bazelw run //bin:audit -- --runs=runs/A,runs/B,...
       Runs on the same clients' data, those of tuning included: each ledger as above, and what all
       of them cost together. Needs their ledger.key, and no data.
 
-  bazel run //bin:audit -- --method=feddpcont [flags of bin/train]
+  ./bazelw run //bin:audit -- --method=feddpcont [flags of bin/train]
       A method: what its compiled computations send, against what it declares, without running it.
 
-  bazel run //bin:audit -- --mechanism [--label_epsilon=0.81] [--num_classes=10]
+  ./bazelw run //bin:audit -- --mechanism [--label_epsilon=0.81] [--num_classes=10]
       [--trials=20000] [--alpha=1e-6] [--audit_seed=N]
       The label mechanism: it is asked often, and what it answers is held against its claim.
       alpha is the probability of any false alarm. trials is the budget: 600 times as many
@@ -118,7 +118,7 @@ def _audit_flags(values, rest):
 
   shared = ('method', 'label_epsilon')
   given = [f'--{name}={values[name].value}' for name in shared if values[name].present]
-  config = train_flags.config_from(train_flags.parse(['audit', *given, *rest]))
+  config = train_flags.config_of_command_line(['audit', *given, *rest])
   about = {'command': shlex.join(['bin/audit', *given, *rest])}
   return _audit_method(f'Audit of --method={config.method}', config, values.delta, about)
 

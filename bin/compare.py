@@ -18,6 +18,7 @@ from tff_noise.compare import records
 from tff_noise.compare import runner
 from tff_noise.compare import shards
 from tff_noise.compare import tables
+from tff_noise.program import code_version
 from tff_noise.program import command_line
 from tff_noise.program import run_directory
 
@@ -98,6 +99,8 @@ def _compare(values, extra, command):
   os.makedirs(out.path, exist_ok=True)
   failed = []
   if values.run:
+    if not values.mixed_code:
+      tables.require_code(tables.collect(grid, known=known), code_version.digest())
     with child.terminable():
       failed = _run(grid, known, out, values.jobs)
   results = tables.collect(grid, known=known, mixed_code=values.mixed_code)

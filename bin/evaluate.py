@@ -25,13 +25,13 @@ _HELP = """\
 Says how good the trained model of a finished run is: accuracy by class and by client, what each
 class is taken for, whether its probabilities are right; and writes what it says of each example.
 
-  bazel run //bin:evaluate -- --run_dir=runs/NAME [--model=best_validation] [--on=validation]
+  ./bazelw run //bin:evaluate -- --run_dir=runs/NAME [--model=best_validation] [--on=validation]
       On the run's test set, or on what its server validates on.
 
-  bazel run //bin:evaluate -- --run_dir=runs/NAME --dataset=npz --data_dir=FILE
+  ./bazelw run //bin:evaluate -- --run_dir=runs/NAME --dataset=npz --data_dir=FILE
       On the test set of another data set, of the same classes.
 
-  bazel run //bin:evaluate -- --run_dir=runs/NAME --images=DIR
+  ./bazelw run //bin:evaluate -- --run_dir=runs/NAME --images=DIR
       On JPEG or PNG files: in a folder for each class, or, where nobody knows their classes, side
       by side; of the latter there are predictions alone.
 

@@ -16,7 +16,7 @@ flags.DEFINE_boolean('help', False, 'Show this help, and stop.', flag_values=_FL
 _HELP = """\
 Writes report.html and plots/ into the directory of a run. Imports no TensorFlow.
 
-  bazel run //bin:report -- --run_dir=runs/NAME
+  ./bazelw run //bin:report -- --run_dir=runs/NAME
 
   --run_dir
       The run directory, finished or not.

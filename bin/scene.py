@@ -20,8 +20,8 @@ _HELP = """\
 Draws who holds which example and which labels are wrong, as bin/train would from the same flags,
 and shows it: statistics, scene.npz (for --scene of bin/train) and four pictures. No TensorFlow.
 
-  bazel run //bin:scene -- --dataset=digits --partition=dirichlet --partition_alpha=0.5
-  bazel run //bin:scene -- --scene=runs/NAME/scene.npz --dataset=digits
+  ./bazelw run //bin:scene -- --dataset=digits --partition=dirichlet --partition_alpha=0.5
+  ./bazelw run //bin:scene -- --scene=runs/NAME/scene.npz --dataset=digits
 
   --out_dir
       Folder for it; by default scenes/NAME, a name made of data set, seed and flags.

@@ -25,8 +25,8 @@ for _define, _name, _default, _text in (
 _HELP = """\
 Starts TFF's worker, which computes clients for a run that names it, and says when it is ready:
 
-  bazel run //bin:worker -- --port=8470
-  bazel run //bin:train -- --runtime=remote --workers=127.0.0.1:8470
+  ./bazelw run //bin:worker -- --port=8470
+  ./bazelw run //bin:train -- --runtime=remote --workers=127.0.0.1:8470
 
 It ends with Ctrl-C or SIGTERM. TFF's worker asks nobody who they are: docs/runtimes.md shows how to
 let only the driver in from another machine.

@@ -161,7 +161,7 @@ class SceneTest(SceneTestCase):
   def test_help(self):
     out = self.make('--help')
     self.assertIn('--out_dir', out)
-    self.assertIn('bazel run //bin:scene', out)
+    self.assertIn('bazelw run //bin:scene', out)
     self.assertEmpty(os.listdir(self.folder))
 
 

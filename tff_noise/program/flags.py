@@ -326,7 +326,7 @@ def help_text() -> str:
   lines = [
       'Trains a federated method on noisy labels in a TensorFlow Federated simulation.',
       '',
-      '  bazel run //bin:train -- --method=feddpcont --noise=symmetric --noise_rate=0.4',
+      '  ./bazelw run //bin:train -- --method=feddpcont --noise=symmetric --noise_rate=0.4',
       '',
       'Flags may also come from a file: --flagfile=configs/NAME.flags (later flags win).',
   ]
