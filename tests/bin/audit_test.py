@@ -73,7 +73,7 @@ class AuditTest(parameterized.TestCase):
     self.assertIn('both in NumPy and in TensorFlow', ' '.join(result.stdout.split()))
 
   @parameterized.parameters(
-      (['--method=fedavg', '--label_prior=uniform'], '--label_prior has no effect here'),
+      (('--method=fedavg', '--label_prior=uniform'), '--label_prior has no effect here'),
       ((), 'one of --run_dir, --runs, --method and --mechanism'),
       (('--runs=x', '--method=fedavg'), 'one of'),
       (('--runs=x,y', '--trials=3'), '--trials cannot be given with --runs'),
