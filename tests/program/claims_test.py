@@ -65,7 +65,42 @@ class ClaimsTest(parameterized.TestCase):
     self.assertIsInstance(asked.fields[0].protection, protection.LabelReports)
     # A smaller epsilon, for the same flips.
     less = asked.fields[0]._replace(protection=protection.LabelReports(2, '0.01', sum(_SIZES)))
-    self._assert_refused(_with(algorithm, fields=(less,)), task, "'label histogram'.*LabelReports")
+    for fields in ((less,), (asked.fields[0]._replace(protection=None),)):
+      self._assert_refused(
+          _with(algorithm, fields=fields), task, 'is not label_histogram.of_task, the only'
+      )
+
+  def test_nothing_derived_from_a_part_takes_its_place(self):
+    task = _task(None)
+    algorithm = _fed_avg(task)
+    (made,) = algorithm.computations
+
+    class Quiet(computation.Computation):
+
+      @property
+      def released(self):
+        return ()
+
+    class Hidden(algorithm_lib.Algorithm):
+      pass
+
+    class Field(computation.uplink.UplinkField):
+
+      def __eq__(self, other):
+        return True
+
+      __hash__ = computation.uplink.UplinkField.__hash__
+
+    fields = (Field(*made.fields[0]), *made.fields[1:])
+    for what, forged in (
+        ('Quiet', algorithm._replace(computations=(Quiet(*made),))),
+        ('Hidden', Hidden(*algorithm)),
+        ('Field', _with(algorithm, fields=fields)),
+    ):
+      self._assert_refused(forged, task, f'{what} takes the place of a part of tff_noise')
+    self._assert_refused(
+        _with(algorithm, fields=(*made.fields, made.fields[0])), task, 'declares a value twice'
+    )
 
   @parameterized.named_parameters(
       ('reports', protection.LabelReports(2, '0.01')), ('noise', _NOISE),
@@ -118,6 +153,9 @@ class ClaimsTest(parameterized.TestCase):
         }),
         ('labels that clients keep are written', {'report': algorithm_lib.Report(labels='y')}),
         ('labels that clients keep are written', {'report': algorithm_lib.Report(posterior='y')}),
+        ('clients are judged by themselves', {
+            'report': algorithm_lib.Report(noisy_clients=lambda records: [])
+        }),
     ):
       self._assert_refused(_fed_avg(noisy)._replace(**changes), noisy, why)
       claims.check('mine', _fed_avg(plain)._replace(**changes), plain)
@@ -173,7 +211,7 @@ class CountedTest(federated_test_case.FederatedTestCase):
   )
   def test_label_communication_counts_reports(self, label_privacy):
     task = _task(None, label_privacy=label_privacy)
-    found = reports.counted(label_histogram.of_task(task), task)
+    found = reports.counted(label_histogram.of_task(task), task, toy.two_corners(_SIZES))
     self.assertEqual(found.verdict.value, 'passed', found)
 
   def test_labels_that_are_counted_as_they_are_under_the_claim_of_flips(self):
@@ -185,7 +223,8 @@ class CountedTest(federated_test_case.FederatedTestCase):
     forged = asked._replace(process=computation.Collection(plain))
     disclosure.check(forged.next, forged.fields)
     claims.check('mine', _fed_avg(task)._replace(computations=(forged,)), task)
-    self.assertEqual(reports.counted(forged, task).verdict.value, 'failed')
+    found = reports.counted(forged, task, toy.two_corners(_SIZES))
+    self.assertEqual(found.verdict.value, 'failed')
 
 
 if __name__ == '__main__':

@@ -106,6 +106,25 @@ class InputsTest(absltest.TestCase):
     self.assertLen(seen, 3)
     self.assertNotIn('mine_of_inputs', sys.modules)
 
+  def test_what_is_not_found_before_code_runs_is_refused(self):
+    folder = self.create_tempdir()
+    folder.create_file('hides_of_inputs.py', content=(
+        'import sys\nsys.path.insert(0, "lib")\nimport helper_of_nobody.deep\n'
+    ))
+    folder.create_file('tries_of_inputs.py', content=(
+        'try:\n  import helper_of_nobody\nexcept ImportError:\n  pass\nimport os, tensorflow\n'
+    ))
+    compiled = folder.create_file('compiled_of_inputs.pyc', content='of another time')
+    with mock.patch.object(sys, 'path', [folder.full_path, *sys.path]):
+      with self.assertRaisesRegex(types.UsageError, 'imports helper_of_nobody.deep, which is not'):
+        own_code.sources_of('hides_of_inputs:METHOD')
+      self.assertLen(own_code.sources_of('tries_of_inputs:METHOD'), 1)
+      self.assertEqual(own_code.sources_of('compiled_of_inputs:METHOD'), [compiled.full_path])
+      self.assertEqual(
+          own_code.places(['loss=tries_of_inputs:loss', 'text=no_module_at_all:x', 'mu=0.1']),
+          ['tries_of_inputs:loss'],
+      )
+
   def test_a_run_that_was_made_from_others_is_refused_with_what_differs(self):
     run = run_directory.locate(self.create_tempdir().full_path, 'run')
     os.mkdir(run.path)

@@ -75,6 +75,17 @@ def _text(x):
 class OperationsTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
+      ('length', lambda x: tf.strings.length(x), 'StringLength'),
+      ('part', lambda x: tf.cast(tf.equal(tf.strings.substr(x, 0, 3), 'cat'), tf.int32), 'Substr'),
+      ('equal', lambda x: tf.cast(tf.equal(x, 'cat/1.png'), tf.int32), 'Equal'),
+      ('among each other', lambda x: tf.unique(x).idx, 'Unique'),
+  )
+  def test_names_of_files_are_for_reading_them_alone(self, body, name):
+    # A folder of images is named after their class.
+    with self.assertRaisesRegex(operations.OperationError, f'operation {name} .*such as its name'):
+      operations.check(_mapped(lambda x: tf.reduce_sum(body(x)), _FILES))
+
+  @parameterized.named_parameters(
       ('file', lambda x: tf.io.write_file('/tmp/side_door', _text(x)), 'WriteFile|AsString'),
       ('constant file', lambda x: tf.io.write_file('/tmp/side_door', 'here'), 'WriteFile'),
       # Writes into the constant, which outlives the call.

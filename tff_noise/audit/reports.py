@@ -67,19 +67,35 @@ def findings(
   task = prepared.task
   for computation in prepared.algorithm.used:
     if computation.on_labels:
-      found += [counted(computation, task), _histogram(prepared, states)]
+      found += [counted(computation, task, prepared.federation), _histogram(prepared, states)]
   if task.label_privacy.in_training:
     found.append(_trained_on(prepared, scene, seed))
   return found
 
 
 def counted(
-    computation: computation_lib.Computation, task: task_lib.Task
+    computation: computation_lib.Computation, task: task_lib.Task, federation: types.Federation
 ) -> finding.Finding:
-  """Asks label communication about labels, examples and secrets that are drawn at random.
+  """Asks label communication about labels, examples and secrets: the run's, and random ones.
 
   Needs a TFF runtime.
   """
+  everybody = np.arange(len(federation.clients))
+  flipped = task.label_privacy.in_training
+  own = [label_histogram.client_labels(federation, i, flipped) for i in everybody]
+  for clients, expected in (
+      (own, histogram(task, federation, everybody)), _drawn_at_random(task)
+  ):
+    different = int((np.asarray(computation.next(clients)) != expected).sum())
+    if different:
+      return finding.failed(_COUNTED, f'{different} of {len(expected)} counts are others')
+  return finding.passed(
+      _COUNTED, f'its {len(own)} clients, and {_CLIENTS} with labels drawn at random'
+  )
+
+
+def _drawn_at_random(task):
+  """Clients of label communication, and the counts of their reports."""
   draw = np.random.default_rng()
   largest = int(task.client_sizes.max())
   clients = [
@@ -97,11 +113,7 @@ def counted(
     reports = mechanism_lib.flip_all(
         [(c['y'], c['example_id'], c['secret']) for c in clients], mechanism
     )
-  expected = np.bincount(np.concatenate(reports), minlength=task.num_classes)
-  different = int((np.asarray(computation.next(clients)) != expected).sum())
-  if different:
-    return finding.failed(_COUNTED, f'{different} of {len(expected)} counts are others')
-  return finding.passed(_COUNTED, f'{_CLIENTS} clients with labels drawn at random')
+  return clients, np.bincount(np.concatenate(reports), minlength=task.num_classes)
 
 
 def _histogram(prepared, states):

@@ -275,7 +275,9 @@ def _histogram(data, num_classes, mechanism):
   return run(data['y'], data['example_id'], data['secret'])
 
 
-def client_labels(federation: types.Federation, client: int) -> collections.OrderedDict:
+def client_labels(
+    federation: types.Federation, client: int, flipped: bool = False
+) -> collections.OrderedDict:
   """Returns what a client of a simulation puts into the communication.
 
   On a device all of it is its own, and no driver sees it.
@@ -283,12 +285,17 @@ def client_labels(federation: types.Federation, client: int) -> collections.Orde
   Args:
     federation: The clients.
     client: Id of one of them.
+    flipped: Whether these labels are reports already: they are not flipped again, and the secret,
+      by which that could be undone, is left out.
   """
   examples = federation.clients[client]
+  secret = np.zeros(2, np.int64)
+  if not flipped:
+    secret = mechanism_lib.simulation_secret(federation.seed, client)
   return collections.OrderedDict(
       y=examples.y.astype(np.int32),
       example_id=examples.example_id.astype(np.int64),
-      secret=mechanism_lib.simulation_secret(federation.seed, client),
+      secret=secret,
   )
 
 

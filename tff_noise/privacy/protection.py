@@ -109,6 +109,8 @@ class NoisySum(NamedTuple):
 
 Protection = Counts | LabelReports | NoisySum | None
 
+# The types of protections.
+KINDS = (Counts, LabelReports, NoisySum, type(None))
 _KINDS = {'counts': Counts, 'label reports': LabelReports, 'noisy sum': NoisySum}
 
 

@@ -5,15 +5,23 @@ made before the method gets to the labels (`private_labels`). A method that writ
 value of its own would be believed by the ledger, the accountant and every audit.
 """
 
+import tensorflow_federated as tff
+
 from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
+from tff_noise.clients import program as program_lib
 from tff_noise.federated import computation as computation_lib
 from tff_noise.federated import label_histogram
 from tff_noise.federated import task as task_lib
 from tff_noise.privacy import protection
 from tff_noise.uplink import disclosure
 from tff_noise.uplink import operations
+from tff_noise.uplink import uplink
 
+_PROCESSES = (
+    computation_lib.Collection, computation_lib.StatefulProcess,
+    tff.learning.templates.LearningProcess,
+)
 # Of the one that goes with a secure sum.
 _CONTRIBUTIONS = ': contributions'
 
@@ -30,6 +38,7 @@ def check(name: str, algorithm: algorithm_lib.Algorithm, task: task_lib.Task) ->
     types.UsageError: If it sends other values than it declares, or claims more; or if, with noise
       on updates, it chooses clients or looks at what they keep, which no noise is on.
   """
+  _require_plain(name, algorithm)
   for computation in algorithm.used:
     try:
       disclosure.check(computation.next, computation.fields)
@@ -46,7 +55,31 @@ def check(name: str, algorithm: algorithm_lib.Algorithm, task: task_lib.Task) ->
     )
 
 
+def _require_plain(name, algorithm):
+  """What is derived from these could say one thing when it is checked and another when it runs."""
+  kinds = [(algorithm, algorithm_lib.Algorithm), (algorithm.report, algorithm_lib.Report)]
+  for c in algorithm.computations:
+    kinds += [(c, computation_lib.Computation), (c.declared, program_lib.Declared)]
+    kinds += [(f, uplink.UplinkField) for f in c.fields]
+    kinds += [(m, uplink.Message) for m in c.declared.messages]
+    kinds += [(p.protection, protection.KINDS) for p in (*c.fields, *c.declared.messages)]
+    kinds += [(c.process, _PROCESSES)]
+    if len(set(c.fields)) < len(c.fields):
+      raise types.UsageError(f'--method={name}: {c.name!r} declares a value twice')
+  for value, kind in kinds:
+    if type(value) not in (kind if isinstance(kind, tuple) else (kind,)):
+      raise types.UsageError(
+          f'--method={name}: {type(value).__name__} takes the place of a part of tff_noise, which '
+          'has to be that itself, and nothing derived from it'
+      )
+
+
 def _check_claims(name, computation, task):
+  if computation.on_labels and computation.fields != label_histogram.fields_of_task(task):
+    raise types.UsageError(
+        f'--method={name}: clients take part in {computation.name!r} with their labels, and it is '
+        'not label_histogram.of_task, the only computation that is for that'
+    )
   given = _given(computation, task)
   sums = {f.name + _CONTRIBUTIONS for f in computation.fields if f.protection is None}
   for field in computation.released:
@@ -82,6 +115,7 @@ def _unprotected(algorithm):
       )),
       ('what clients keep is summarised', report.kept_summary is not plain.kept_summary),
       ('labels that clients keep are written', report.labels or report.posterior),
+      ('clients are judged by themselves', report.noisy_clients or report.client_scores),
       ('who takes part is chosen', any(o.sampler is not None for o in optimizers)),
   ):
     if is_there:

@@ -293,7 +293,8 @@ class SimulatedClients:
       return algorithm_lib.Output(state, cohort, {}, {})
     self._record(listed, cohort)
     if listed.on_labels:
-      data = [label_histogram.client_labels(self._federation, i) for i in cohort]
+      flipped = self._task.label_privacy.in_training
+      data = [label_histogram.client_labels(self._federation, i, flipped) for i in cohort]
       histogram = self._call(listed, cohort, [data])
       self._count(listed, cohort, {})
       return algorithm_lib.Output(state, cohort, {label_histogram.NAME: histogram}, {})

@@ -52,6 +52,8 @@ def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, s
   # Code that the digest of this package's does not cover.
   named = {n: getattr(config, n) for n in ('method', 'model', 'aggregation')}
   own = {name: place for name, place in named.items() if ':' in place}
+  for flag in ('param', 'base_param'):
+    own |= {f'{flag}={p}': p for p in own_code.places(getattr(config, flag))}
   files |= {name: own_code.sources_of(place) for name, place in own.items()}
   in_files = {f'--{name}': _of_files(paths) for name, paths in files.items() if paths is not None}
   return {**found, **in_files}

@@ -3,10 +3,13 @@
 import ast
 import os
 import re
+import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
+from importlib import machinery
 
 from tff_noise import params
+from tff_noise import types
 from tff_noise.program import code_version
 
 # Of Python and of what is installed, a package's version says more than its files.
@@ -27,18 +30,29 @@ def sources_of(place: str) -> Sequence[str]:
 
   Args:
     place: `package.module:NAME`, see `params.named`.
+
+  Raises:
+    types.UsageError: If something is imported that is not there before the code runs: nobody could
+      tell whether it is the same another time.
   """
   found, new = {}, [place.partition(':')[0]]
   while new:
     module = new.pop()
     path = params.source_of(module)
-    if module in found or not path.endswith('.py') or _is_installed(module, path):
+    if module in found or not path or _is_installed(module, path):
       continue
     found[module] = path
-    new += _imported(module, path)
+    if path.endswith('.py'):
+      new += _imported(module, path)
     # What its packages run before it.
     new += [module.rpartition('.')[0]] if '.' in module else []
   return sorted(set(found.values()))
+
+
+def places(texts: Sequence[str]) -> list[str]:
+  """Returns what names a module in parameters such as `loss=package.module:function`."""
+  values = (text.partition('=')[2] for text in texts)
+  return [value for value in values if _PLACE.fullmatch(value) and params.source_of(value)]
 
 
 def _is_installed(module, path):
@@ -48,6 +62,20 @@ def _is_installed(module, path):
   )
 
 
+def _require_found(module, path):
+  top = module.partition('.')[0]
+  if top not in sys.stdlib_module_names and not params.source_of(top) and not _is_package(top):
+    raise types.UsageError(
+        f'{path} imports {module}, which is not found before it runs: put the folder that it is in '
+        'on the PYTHONPATH'
+    )
+
+
+def _is_package(name):
+  """Also of several folders, or without `__init__.py`."""
+  return machinery.PathFinder.find_spec(name) is not None
+
+
 def _imported(module: str, path: str) -> Iterator[str]:
   """Names of modules, and some of what is in them."""
   with open(path, 'rb') as file:
@@ -55,6 +83,9 @@ def _imported(module: str, path: str) -> Iterator[str]:
       tree = ast.parse(file.read())
     except (SyntaxError, ValueError):
       return  # Whoever imports it is told.
+  optional = {
+      id(node) for part in ast.walk(tree) if isinstance(part, ast.Try) for node in ast.walk(part)
+  }
   package = module if os.path.basename(path) == '__init__.py' else module.rpartition('.')[0]
   for node in ast.walk(tree):
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -62,9 +93,14 @@ def _imported(module: str, path: str) -> Iterator[str]:
       if place:
         yield place.group(1)
     elif isinstance(node, ast.Import):
-      yield from (alias.name for alias in node.names)
+      for alias in node.names:
+        if id(node) not in optional:
+          _require_found(alias.name, path)
+        yield alias.name
     elif isinstance(node, ast.ImportFrom):
       above = package.split('.')[: len(package.split('.')) - node.level + 1] if node.level else []
       source = '.'.join([*above, *([node.module] if node.module else [])])
+      if id(node) not in optional and not node.level:
+        _require_found(source, path)
       yield source
       yield from (f'{source}.{alias.name}' for alias in node.names)

@@ -114,8 +114,14 @@ _TAKES_STRINGS = frozenset({
     'Assert', 'DecodeImage', 'DecodeJpeg', 'DecodePng', 'Equal', 'NotEqual', 'StringLength',
     'Substr',
 })
+# What tells something of a text. The name of a client's file may say what is on it.
+_TELLS = frozenset({
+    'Equal', 'NotEqual', 'StringLength', 'Substr', 'Unique', 'UniqueV2', 'UniqueWithCounts',
+    'UniqueWithCountsV2', 'Where',
+})
 
 
+_TEXT = tf.string.as_datatype_enum
 _UNSEEDED = re.compile('Random|Multinomial|ParameterizedTruncated|Stateful.*Random|TruncatedNormal')
 
 
@@ -144,6 +150,7 @@ def check(computation: tff.Computation) -> None:
   * an assertion's message holds constants alone, but for one on what the server has already;
   * a file that is read is one that a data set among the arguments names: names that the graph
     makes, or gets elsewhere, are refused;
+  * names of files are for reading these, and tell nothing else;
   * functions are those of the graph's own library.
 
   Raises:
@@ -157,6 +164,7 @@ def check(computation: tff.Computation) -> None:
     scopes, functions = _scopes(proto.tensorflow)
     for scope in scopes:
       _check_scope(scope, functions, at_server)
+      _check_names(scope)
     if any(node.op == 'ReadFile' for scope in scopes for node in scope.nodes):
       _check_parameter(proto.type.function.parameter)
       for scope in scopes:
@@ -280,13 +288,32 @@ def _check_scope(scope, functions, at_server):
       raise _error(scope, node, 'would show data in its message: assert with a constant text')
 
 
+def _made_texts(scope):
+  """Nodes with the contents of files, parts of these, and constants."""
+  return {
+      node.name for node in scope.nodes
+      if node.op in _MAKES_STRINGS or (node.op == 'Const' and node.attr['dtype'].type == _TEXT)
+  }
+
+
+def _check_names(scope):
+  """No other text than the content of a file is looked into."""
+  made = _made_texts(scope)
+  for node in scope.nodes:
+    # The first two take nothing else, and have no type.
+    if node.op in ('StringLength', 'Substr'):
+      texts = _sources(node)[:1]
+    elif node.op in _TELLS and node.attr['T'].type == _TEXT:
+      texts = _sources(node)
+    else:
+      continue
+    if not made.issuperset(texts):
+      raise _error(scope, node, 'looks into a text that is not what a file holds, such as its name')
+
+
 def _check_texts(scope):
   """Where files are read, no text may be made that could name another one."""
-  text = tf.string.as_datatype_enum
-  made = {
-      node.name for node in scope.nodes
-      if node.op in _MAKES_STRINGS or (node.op == 'Const' and node.attr['dtype'].type == text)
-  }
+  made = _made_texts(scope)
   for node in scope.nodes:
     if node.op not in _TAKES_STRINGS and not made.isdisjoint(_sources(node)):
       raise _error(scope, node, 'takes a text that the graph made: files are those of the data set')
