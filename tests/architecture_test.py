@@ -39,6 +39,7 @@ _LOADS_TENSORFLOW = (
     'tff_noise.federated',
     'tff_noise.optimizers',
     'tff_noise.algorithms',
+    'tff_noise.program.carried',
     'tff_noise.program.checkpoints',
     'tff_noise.program.clients',
     'tff_noise.program.managers',

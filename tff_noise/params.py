@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib import machinery
 from typing import Any
 
+from tff_noise import loading
 from tff_noise import types
 
 # Clients compute in float32 and int32.
@@ -113,7 +114,8 @@ def named(place: str, flag: str) -> Any:
   module, _, name = place.partition(':')
   _look_here()
   try:
-    return getattr(importlib.import_module(module), name)
+    with loading.large_modules():  # It may be the first to load TensorFlow Federated.
+      return getattr(importlib.import_module(module), name)
   except Exception as error:  # A module of the user's may raise whatever it likes.
     raise types.UsageError(
         f'--{flag}={place} cannot be imported ({type(error).__name__}: {error}): it has to be '

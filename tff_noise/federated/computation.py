@@ -117,6 +117,10 @@ class Collection(NamedTuple):
   next: tff.Computation
 
 
+# What runs, of one kind or another.
+PROCESSES = (Collection, StatefulProcess, tff.learning.templates.LearningProcess)
+
+
 class Computation(NamedTuple):
   """A computation in which clients take part, and the account of what they send.
 

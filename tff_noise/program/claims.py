@@ -5,8 +5,6 @@ made before the method gets to the labels (`private_labels`). A method that writ
 value of its own would be believed by the ledger, the accountant and every audit.
 """
 
-import tensorflow_federated as tff
-
 from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.clients import program as program_lib
@@ -18,10 +16,6 @@ from tff_noise.uplink import disclosure
 from tff_noise.uplink import operations
 from tff_noise.uplink import uplink
 
-_PROCESSES = (
-    computation_lib.Collection, computation_lib.StatefulProcess,
-    tff.learning.templates.LearningProcess,
-)
 # Of the one that goes with a secure sum.
 _CONTRIBUTIONS = ': contributions'
 
@@ -63,7 +57,7 @@ def _require_plain(name, algorithm):
     kinds += [(f, uplink.UplinkField) for f in c.fields]
     kinds += [(m, uplink.Message) for m in c.declared.messages]
     kinds += [(p.protection, protection.KINDS) for p in (*c.fields, *c.declared.messages)]
-    kinds += [(c.process, _PROCESSES)]
+    kinds += [(c.process, computation_lib.PROCESSES)]
     if len(set(c.fields)) < len(c.fields):
       raise types.UsageError(f'--method={name}: {c.name!r} declares a value twice')
   for value, kind in kinds:

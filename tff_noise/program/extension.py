@@ -7,27 +7,11 @@ finished run stays as it is. Its ledger is carried over line by line, under the 
 longer run and the key of both: together they are counted as one run.
 """
 
-import asyncio
-import os
-import shutil
-from typing import Any
-
-import numpy as np
-
 from tff_noise import types
 from tff_noise.algorithms import catalog
-from tff_noise.privacy import ledger
-from tff_noise.program import checkpoints
 from tff_noise.program import ledger_seal
-from tff_noise.program import model_files
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
-
-# What a run writes while it trains; models of the best validation, where there are some.
-_KEPT = (
-    'uplink.json', 'metrics.csv', 'timing.csv', 'tensorboard',
-    os.path.join(model_files.FOLDER, model_files.BEST + '.npz'),
-)
 
 
 def check(config: run_config.RunConfig, source: run_directory.RunDirectory) -> None:
@@ -62,45 +46,3 @@ def check(config: run_config.RunConfig, source: run_directory.RunDirectory) -> N
     if is_so:
       raise types.UsageError(f'--extend={source.path}: {what}; begin a run of its own, without it')
   ledger_seal.check_code(source, other_code=False)
-
-
-def carry(source: run_directory.RunDirectory, folder: str, structure: Any) -> None:
-  """Puts the rounds of a run into the folder of a longer one, which has its own start already.
-
-  Args:
-    source: The finished run.
-    folder: Has `config.json` and `scene.npz`.
-    structure: What its states are read into, a `training.ProgramState`.
-
-  Raises:
-    types.UsageError: If the run ended early, or a file of it is damaged.
-  """
-  for name in _KEPT:
-    path = source.file(name)
-    if os.path.isdir(path):
-      shutil.copytree(path, os.path.join(folder, name))
-    elif os.path.exists(path):
-      os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
-      shutil.copyfile(path, os.path.join(folder, name))
-  then, new = ledger_seal.of_run(source), run_directory.RunDirectory(folder)
-  ledger_seal.write_key(folder, then.key)
-  declared = run_directory.read_json(source.file('uplink.json'))
-  lines = ledger.read_lines(source.file('ledger.jsonl'), declared, then)
-  text, head = ledger.rechained(lines, declared, ledger_seal.of_run(new))
-  run_directory.write_text(new.file('ledger.jsonl'), text)
-  position = ledger.Position(len(lines), np.frombuffer(bytes.fromhex(head), np.uint8))
-  asyncio.run(_carry_state(source, new, structure, position))
-
-
-async def _carry_state(source, new, structure, position):
-  manager = checkpoints.CheckpointManager(source.file('state'))
-  versions = await manager.get_versions() or [0]
-  rounds = run_directory.read_json(source.file('config.json'))['flags']['rounds']
-  if versions[-1] != rounds:
-    raise types.UsageError(
-        f'--extend={source.path} ended after round {versions[-1]} of {rounds}: there is nothing '
-        'to extend'
-    )
-  state = await manager.load(rounds, structure)
-  saved = checkpoints.CheckpointManager(new.file('state'))
-  await saved.save(state._replace(ledger=position), rounds)

@@ -19,10 +19,10 @@ from tff_noise.federated import evaluation
 from tff_noise.models import weights as weights_lib
 from tff_noise.privacy import ledger as ledger_lib
 from tff_noise.privacy import protection
+from tff_noise.program import carried
 from tff_noise.program import clients
 from tff_noise.program import code_version
 from tff_noise.program import early_stopping
-from tff_noise.program import extension
 from tff_noise.program import ground_truth
 from tff_noise.program import inputs
 from tff_noise.program import ledger_seal
@@ -157,9 +157,7 @@ def _carry(config, prepared, folder):
   algorithm, federation = prepared.algorithm, prepared.federation
   book = ledger_lib.Ledger(algorithm.fields, uplink.to_json(algorithm.fields))
   simulated = clients.SimulatedClients(algorithm, prepared.task, federation, [], book)
-  extension.carry(
-      source, folder, training.program_state(algorithm.init(), simulated, book)
-  )
+  carried.carry(source, folder, training.program_state(algorithm.init(), simulated, book))
   print(f'extend: the rounds of {source.path} are taken over', file=sys.stderr)
 
 
