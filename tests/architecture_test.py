@@ -41,6 +41,7 @@ _LOADS_TENSORFLOW = (
     'tff_noise.algorithms',
     'tff_noise.program.carried',
     'tff_noise.program.checkpoints',
+    'tff_noise.program.claims',
     'tff_noise.program.clients',
     'tff_noise.program.managers',
     'tff_noise.program.private_labels',
