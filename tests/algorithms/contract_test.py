@@ -29,6 +29,7 @@ from tff_noise.federated import aggregation
 from tff_noise.federated import computation
 from tff_noise.federated import evaluation
 from tff_noise.federated import task as task_lib
+from tff_noise.optimizers import catalog as optimizers
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
 from tff_noise.program import clients as clients_lib
@@ -314,6 +315,20 @@ class ContractTest(federated_test_case.FederatedTestCase):
       in_turns &= np.array_equal(np.flatnonzero(done.participations - before), turn)
       before = done.participations
     self.assertEqual(in_turns, not catalog.ALGORITHMS[name].chooses_clients, replayed.stopped)
+
+  @parameterized.named_parameters(*_ALL)
+  def test_on_a_base_that_chooses_clients_no_more_of_them_train(self, name):
+    entry = catalog.ALGORITHMS[name]
+    if not entry.takes_base or entry.chooses_clients:
+      return
+    chooser = optimizers.OPTIMIZERS['poc']
+    base = chooser.build(_task(entry), chooser.params(candidates=3))
+    algorithm, task = _build_anew(name, optimizer=base)
+    declared = uplink.to_json(algorithm.fields)
+    replayed = replay.run(algorithm, task, _federation(), declared, ledger.UNSEALED)
+    self.assertEqual(replayed.stopped, '')
+    for done in replayed.rounds:
+      self.assertEqual(done.traffic.clients, task.clients_per_round)
 
   @parameterized.named_parameters(*_ALL)
   def test_judges_all_its_clients(self, name):

@@ -1,6 +1,10 @@
 """What a method claims without anything that protects it."""
 
+import collections
+
 import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -70,6 +74,26 @@ class ClaimsTest(parameterized.TestCase):
           _with(algorithm, fields=fields), task, 'is not label_histogram.of_task, the only'
       )
 
+  def test_label_communication_returns_its_histogram_alone(self):
+    # All of it is handed to the method.
+    task = _task(None)
+    asked = label_histogram.of_task(task)
+    parameter = asked.next.type_signature.parameter
+
+    @tff.tensorflow.computation(parameter.member)
+    def kept(data):
+      return computation.uplink.ReturnedState(tf.constant(0), {'y': data['y']})
+
+    @tff.federated_computation(parameter)
+    def shows(data):
+      return collections.OrderedDict(sum=asked.next(data), local=tff.federated_map(kept, data))
+
+    algorithm = _fed_avg(task)._replace(
+        computations=(asked._replace(process=computation.Collection(shows)),)
+    )
+    disclosure.check(shows, asked.fields)
+    self._assert_refused(algorithm, task, 'is not label_histogram.of_task, the only')
+
   def test_nothing_derived_from_a_part_takes_its_place(self):
     task = _task(None)
     algorithm = _fed_avg(task)
@@ -95,9 +119,10 @@ class ClaimsTest(parameterized.TestCase):
     for what, forged in (
         ('Quiet', algorithm._replace(computations=(Quiet(*made),))),
         ('Hidden', Hidden(*algorithm)),
+        ('OrderedDict', algorithm._replace(times=collections.OrderedDict())),
         ('Field', _with(algorithm, fields=fields)),
     ):
-      self._assert_refused(forged, task, f'{what} takes the place of a part of tff_noise')
+      self._assert_refused(forged, task, f'{what} stands where .* itself and nothing derived')
     self._assert_refused(
         _with(algorithm, fields=(*made.fields, made.fields[0])), task, 'declares a value twice'
     )

@@ -140,9 +140,14 @@ class CheckTest(parameterized.TestCase):
     for local in (lambda loss, _: loss, lambda loss, _: tff.federated_sum(loss)):
       with self.assertRaisesRegex(disclosure.UndeclaredUplinkError, '`local` has to be what'):
         disclosure.check(returning(local=local), plain_sum)
-    alone = tff.federated_computation(lambda loss: loss, _LOSS)
-    with self.assertRaisesRegex(disclosure.UndeclaredUplinkError, 'values of single clients'):
-      disclosure.check(alone, ())
+    for result, fields in (
+        (lambda loss: loss, ()),
+        # Parts without names.
+        (lambda loss: (loss, tff.federated_sum(loss)), plain_sum),
+        (lambda loss: (tff.federated_sum(loss), loss), plain_sum),
+    ):
+      with self.assertRaisesRegex(disclosure.UndeclaredUplinkError, 'values of single clients'):
+        disclosure.check(tff.federated_computation(result, _LOSS), fields)
 
   def test_aggregate_counts_as_a_release(self):
     @tff.tensorflow.computation(np.float32, np.float32)

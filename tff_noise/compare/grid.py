@@ -24,7 +24,9 @@ _ALWAYS = ('best_test_accuracy', 'last10_test_accuracy')
 _KEYS = ('title', 'source', 'metric', 'baseline', 'scales', 'settings', 'methods', 'published')
 _SCALE_KEYS = ('seeds', 'flags', 'methods')
 # What the grid itself decides, or what would put two cells under one name.
-_RESERVED = ('run_name', 'root_dir', 'seed', 'resume', 'resume_other_code', 'overwrite')
+_RESERVED = (
+    'run_name', 'root_dir', 'seed', 'resume', 'resume_other_code', 'overwrite', 'extend',
+)
 
 
 class Cell(NamedTuple):

@@ -299,9 +299,11 @@ def client_labels(
   )
 
 
-def fields_of_task(task: task_lib.Task) -> tuple[uplink.UplinkField, ...]:
-  """Returns the uplink of `of_task`."""
-  return _fields(task.num_classes, task.client_sizes.max(), _protection(task))
+def is_of_task(asked: computation.Computation, task: task_lib.Task) -> bool:
+  """Returns whether a computation sends and returns what `of_task` does, and declares it so."""
+  returned = tff.FederatedType(tff.TensorType(np.int64, (task.num_classes,)), tff.SERVER)
+  fields = _fields(task.num_classes, task.client_sizes.max(), _protection(task))
+  return asked.fields == fields and asked.next.type_signature.result == returned
 
 
 def _protection(task):

@@ -109,9 +109,9 @@ class NoisySum(NamedTuple):
 
 Protection = Counts | LabelReports | NoisySum | None
 
-# The types of protections.
-KINDS = (Counts, LabelReports, NoisySum, type(None))
 _KINDS = {'counts': Counts, 'label reports': LabelReports, 'noisy sum': NoisySum}
+# The types of protections.
+KINDS = (*_KINDS.values(), type(None))
 
 
 class Cost(NamedTuple):

@@ -52,6 +52,7 @@ def check(name: str, algorithm: algorithm_lib.Algorithm, task: task_lib.Task) ->
 def _require_plain(name, algorithm):
   """What is derived from these could say one thing when it is checked and another when it runs."""
   kinds = [(algorithm, algorithm_lib.Algorithm), (algorithm.report, algorithm_lib.Report)]
+  kinds += [(plan, dict) for plan in (algorithm.stages, algorithm.times, algorithm.cohorts)]
   for c in algorithm.computations:
     kinds += [(c, computation_lib.Computation), (c.declared, program_lib.Declared)]
     kinds += [(f, uplink.UplinkField) for f in c.fields]
@@ -61,20 +62,26 @@ def _require_plain(name, algorithm):
     if len(set(c.fields)) < len(c.fields):
       raise types.UsageError(f'--method={name}: {c.name!r} declares a value twice')
   for value, kind in kinds:
-    if type(value) not in (kind if isinstance(kind, tuple) else (kind,)):
+    allowed = kind if isinstance(kind, tuple) else (kind,)
+    if type(value) not in allowed:
+      wanted = ' or '.join(k.__name__ for k in allowed)
       raise types.UsageError(
-          f'--method={name}: {type(value).__name__} takes the place of a part of tff_noise, which '
-          'has to be that itself, and nothing derived from it'
+          f'--method={name}: {type(value).__name__} stands where {wanted} has to be, itself and '
+          'nothing derived from it'
       )
 
 
 def _check_claims(name, computation, task):
-  if computation.on_labels and computation.fields != label_histogram.fields_of_task(task):
+  if computation.on_labels:
+    if label_histogram.is_of_task(computation, task):
+      return
     raise types.UsageError(
         f'--method={name}: clients take part in {computation.name!r} with their labels, and it is '
         'not label_histogram.of_task, the only computation that is for that'
     )
-  given = _given(computation, task)
+  given = ()
+  if computation.update_type is not None:
+    given = task.aggregation.update_fields(computation.update_type)
   sums = {f.name + _CONTRIBUTIONS for f in computation.fields if f.protection is None}
   for field in computation.released:
     claim = field.protection
@@ -88,15 +95,6 @@ def _check_claims(name, computation, task):
           'the declaration out; --client_dp_noise, --training_labels=private and '
           'label_histogram.of_task protect, and declare it themselves'
       )
-
-
-def _given(computation: computation_lib.Computation, task: task_lib.Task):
-  """The fields that the parts of a computation declare, with what protects them."""
-  if computation.on_labels:
-    return label_histogram.fields_of_task(task)
-  if computation.update_type is None:
-    return ()
-  return task.aggregation.update_fields(computation.update_type)
 
 
 def _unprotected(algorithm):

@@ -64,16 +64,12 @@ def _is_installed(module, path):
 
 def _require_found(module, path):
   top = module.partition('.')[0]
-  if top not in sys.stdlib_module_names and not params.source_of(top) and not _is_package(top):
+  # Where `params.source_of` looks; packages without `__init__.py` have no source.
+  if top not in sys.stdlib_module_names and machinery.PathFinder.find_spec(top) is None:
     raise types.UsageError(
         f'{path} imports {module}, which is not found before it runs: put the folder that it is in '
         'on the PYTHONPATH'
     )
-
-
-def _is_package(name):
-  """Also of several folders, or without `__init__.py`."""
-  return machinery.PathFinder.find_spec(name) is not None
 
 
 def _imported(module: str, path: str) -> Iterator[str]:

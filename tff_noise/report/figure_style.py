@@ -94,7 +94,7 @@ def svg(figure: mfigure.Figure, name: str) -> str:
   text = re.sub(r' (width|height)="[\d.]+pt"', '', text, count=2)
   # A narrow picture is not blown up: its letters are as large as everywhere.
   share = min(1.0, figure.get_size_inches()[0] / WIDTH)
-  text = text.replace('<svg', f'<svg style="width: {share:.0%}; min-width: 0"', 1)
+  text = text.replace('<svg', f'<svg style="width: {share:.0%}; --share: {share:.2f}"', 1)
   text = re.sub(r'\bid="', f'id="{name}-', text)
   text = re.sub(r'href="#', f'href="#{name}-', text)
   text = re.sub(r'url\(#', f'url(#{name}-', text)

@@ -164,12 +164,14 @@ def _checked(computation):
 
 
 def _check_result(result):
-  parts = dict(tff.structure.iter_elements(result)) if isinstance(result, tff.StructType) else {}
-  local = parts.pop('local', None)
-  if local is not None and not _is_kept(local):
-    raise UndeclaredUplinkError(f'The result `local` has to be what clients keep, is {local}')
-  for part in parts.values() if parts or local is not None else (result,):
-    if tff.types.contains(part, lambda t: getattr(t, 'placement', None) is tff.CLIENTS):
+  parts = [(None, result)]
+  if isinstance(result, tff.StructType):
+    parts = tff.structure.iter_elements(result)
+  for name, part in parts:
+    if name == 'local':
+      if not _is_kept(part):
+        raise UndeclaredUplinkError(f'The result `local` has to be what clients keep, is {part}')
+    elif tff.types.contains(part, lambda t: getattr(t, 'placement', None) is tff.CLIENTS):
       raise UndeclaredUplinkError(f'The computation returns values of single clients: {part}')
 
 
