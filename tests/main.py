@@ -3,7 +3,6 @@
 Their names, with commas between, are the first argument; absl's follow.
 """
 
-import gc
 import importlib
 import sys
 
@@ -16,8 +15,6 @@ if __name__ == '__main__':
   with loading.large_modules():
     for _module in _modules:
       importlib.import_module(_module)
-  # Graphs are many objects that live long: looking for garbage among them takes a tenth of all.
-  gc.set_threshold(100_000, 10, 10)
   if len(_modules) == 1:
     absltest.main(module=_modules[0])
   absltest.main(module=None, argv=[sys.argv[0], *_modules, *sys.argv[1:]])
