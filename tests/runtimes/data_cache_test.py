@@ -1,4 +1,4 @@
-"""Clients' data are sent once, and never mistaken for others."""
+"""Clients' data and computations are sent once, and never mistaken for others."""
 
 import contextlib
 import io
@@ -46,11 +46,13 @@ class DataCacheTest(absltest.TestCase):
     super().setUp()
     self.enter_context(local.runtime(2))
     self._sent = 0
+    self._computations_sent = 0
     create_value = tff.framework.RemoteExecutorGrpcStub.create_value
 
     def count(stub, request):
-      # Besides data there are computations, which hold no numbers of this size.
-      if request.value.WhichOneof('value') == 'federated':
+      kind = request.value.WhichOneof('value')
+      self._computations_sent += kind == 'computation'
+      if kind == 'federated':
         self._sent += request.value.federated.ByteSize() > 8 * _SIZE
       return create_value(stub, request)
 
@@ -66,6 +68,14 @@ class DataCacheTest(absltest.TestCase):
     # Whatever computation asks for them.
     self.assertEqual(_total_and(list(data), 7), (3 * _SIZE, 7))
     self.assertEqual(self._sent, 1)
+
+  def test_computations_are_sent_once_to_each_number_of_clients(self):
+    one, two = _dataset(1), _dataset(2)
+    for sent, data in ((1, [one]), (1, [two]), (2, [one, two]), (2, [two])):
+      self.assertEqual(_total(data), sum(_SIZE * (1 if d is one else 2) for d in data))
+      self.assertEqual(self._computations_sent, sent)
+    self.assertEqual(_total_and([one], 7), (_SIZE, 7))
+    self.assertEqual(self._computations_sent, 3)
 
   def test_other_data_are_sent(self):
     one, two, three = _dataset(1), _dataset(2), _dataset(3)

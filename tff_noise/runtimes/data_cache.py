@@ -1,4 +1,4 @@
-"""An executor that sends clients' data once, where the next call is about the same data."""
+"""An executor that sends a computation once, and clients' data once where the next call has the same."""
 
 import contextlib
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class DataCache:
 
 
 class CachingExecutor(tff.framework.RemoteExecutor):
-  """Sends the clients' data anew only where they are not those of the call before.
+  """Sends computations once, and the clients' data anew only where they are not the last call's.
 
   In a federation where all clients take part in every round they never change.
   """
@@ -42,9 +42,13 @@ class CachingExecutor(tff.framework.RemoteExecutor):
   def __init__(self, stub: tff.framework.RemoteExecutorGrpcStub, cache: DataCache):
     super().__init__(stub)
     self._cache = cache
+    # By identity: a computation's hash is that of all its bytes. Held, so that it stays itself.
+    self._computations = {}
 
   async def create_value(self, value, type_spec=None):
     """See base class."""
+    if isinstance(value, tff.framework.ConcreteComputation):
+      return await self._computation(value, type_spec)
     if not _is_data(value, type_spec):
       return await super().create_value(value, type_spec)
     found = self._cache.find(self, value)
@@ -54,6 +58,17 @@ class CachingExecutor(tff.framework.RemoteExecutor):
       found = await super().create_value(value, type_spec)
       self._cache.replace(self, value, found)
     return found
+
+  def close(self):
+    """See base class."""
+    self._computations.clear()
+    super().close()
+
+  async def _computation(self, computation, type_spec):
+    if id(computation) not in self._computations:
+      sent = await super().create_value(computation, type_spec)
+      self._computations[id(computation)] = computation, sent
+    return self._computations[id(computation)][1]
 
   def _dispose(self, *value):
     # Called as values are collected, when an error would go nowhere but to stderr.
