@@ -86,6 +86,10 @@ _ENTRIES = (
           corrects_labels=True, report=('label_correction',),
           per_client='the LID score and the estimated noise of each client, and in pre-processing '
           'with one client a round its model'),
+    Entry('fedtally', 'a filter of noisy labels from sums alone: clients as annotators whose noise '
+          'rates are inferred',
+          'of this package; no paper', 'fedtally:build', parameters.FedTallyParams,
+          stages=('warm_up', 'train'), takes_base=True),
     Entry('feddiv', 'one filter of noisy labels, a mixture over the losses of all clients',
           'Li et al., FedDiv: Collaborative Noise Filtering for Federated Learning with Noisy '
           'Labels, AAAI 2024',

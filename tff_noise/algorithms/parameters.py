@@ -173,6 +173,38 @@ class FedDivParams:
 
 
 @dataclasses.dataclass(frozen=True)
+class FedTallyParams:
+  """FedTally's own parameters.
+
+  Attributes:
+    warm_up_share: Of all rounds before labels are filtered, in [0, 1).
+    learned_prior: Whether the prior over noise rates follows what clients' posteriors sum to.
+    noise_by_class: Whether each class of a client has a noise rate of its own.
+    average: b, how much of the mean model stays in a round, in [0, 1); 0 for no mean model.
+    mixup_alpha: Of the Beta distribution of mixup, at least 0; 0 for no mixup.
+    max_sharpness: How sharp the model that judges labels may become, at least 1; 1 for as it is.
+    top_share: The share of predictions that count as sure, in (0, 1].
+  """
+
+  warm_up_share: float = 0.15
+  learned_prior: bool = False
+  noise_by_class: bool = False
+  average: float = 0.0
+  mixup_alpha: float = 0.0
+  max_sharpness: float = 1.0
+  top_share: float = 0.01
+
+  def __post_init__(self):
+    params_lib.require_share(self, 'warm_up_share', 'average')
+    params_lib.require_not_negative(self, 'mixup_alpha')
+    params_lib.require_positive(self, 'top_share')
+    if self.top_share > 1:
+      raise ValueError(f'top_share must be at most 1, got {self.top_share}')
+    if self.max_sharpness < 1:
+      raise ValueError(f'max_sharpness must be at least 1, got {self.max_sharpness}')
+
+
+@dataclasses.dataclass(frozen=True)
 class FedDPContParams:
   """FedDPCont's own parameters.
 

@@ -374,16 +374,17 @@ def _finish(work, client, trained):
   def keep(values):
     return _or_zeros(finite, values) if trains else values
 
-  weight = keep(tf.cast(tf.shape(trained.labels)[0], tf.float32))
+  num_examples = keep(tf.cast(tf.shape(trained.labels)[0], tf.float32))
+  weight = num_examples
   sums, reports, own = collections.OrderedDict(), collections.OrderedDict(), dict(client.own)
   if trains:
     sums.update(
-        loss=keep(trained.loss) * weight,
-        examples=weight,
+        loss=keep(trained.loss) * num_examples,
+        examples=num_examples,
         rejected=tf.cast(tf.logical_not(finite), tf.int32),
     )
   result = program_lib.Result(
-      client, keep(trained.update), (), trained.steps, weight, trained.loss, trained.labels,
+      client, keep(trained.update), (), trained.steps, num_examples, trained.loss, trained.labels,
       trained.columns, (),
   )
   if trains:
@@ -394,6 +395,8 @@ def _finish(work, client, trained):
     sent = program.final(result._replace(carry=carry))
     if sent.update is not None:
       result = result._replace(update=sent.update)
+    if sent.weight is not None:
+      weight = tf.clip_by_value(sent.weight, 0.0, num_examples)
     own.update(sent.own)
     sums.update({s.name: keep(tf.ensure_shape(sent.sums[s.name], s.shape)) for s in program.sums})
     reports.update(per_client.bounded(program.reports, sent.reports))

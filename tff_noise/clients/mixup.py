@@ -7,8 +7,9 @@ import tensorflow as tf
 from tff_noise.clients import program
 from tff_noise.clients import seeds
 
-# Names of the columns: the label of the other image of a blend, and the share of the first.
-OTHER_LABELS, SHARE = 'other_labels', 'share'
+# Names of the columns: the other image of a blend, by its place in the batch, its label, and the
+# share of the first.
+OTHERS, OTHER_LABELS, SHARE = 'others', 'other_labels', 'share'
 
 
 def transform(
@@ -17,7 +18,7 @@ def transform(
   """Returns a `ClientProgram.transform`: every image is blended with another of its batch.
 
   `lambda x_i + (1 - lambda) x_j` with lambda from Beta(alpha, alpha), drawn once a batch. Its
-  columns are `OTHER_LABELS`, int32 `[b]`, and `SHARE`, float32, lambda.
+  columns are `OTHERS` and `OTHER_LABELS`, int32 `[b]`, and `SHARE`, float32, lambda.
 
   Args:
     alpha: Positive; 0 for none, which gives the labels themselves and 1.
@@ -25,7 +26,10 @@ def transform(
 
   def blend(batch):
     if not alpha:
-      return batch.images, {OTHER_LABELS: batch.labels, SHARE: tf.constant(1.0)}
+      others = tf.range(tf.shape(batch.labels)[0])
+      return batch.images, {
+          OTHERS: others, OTHER_LABELS: batch.labels, SHARE: tf.constant(1.0)
+      }
     for_share, for_others = tf.unstack(
         tf.random.experimental.stateless_split(seeds.fold(batch.seed, seeds.MIX), 2)
     )
@@ -33,7 +37,7 @@ def transform(
     other = tf.random.experimental.stateless_shuffle(
         tf.range(tf.shape(batch.labels)[0]), for_others
     )
-    columns = {OTHER_LABELS: tf.gather(batch.labels, other), SHARE: share}
+    columns = {OTHERS: other, OTHER_LABELS: tf.gather(batch.labels, other), SHARE: share}
     return mixed(batch.images, other, share), columns
 
   return blend

@@ -313,12 +313,15 @@ class Sent(NamedTuple):
     own: By name, what the client keeps from now on; what is not named stays.
     sums: A value for each of `ClientProgram.sums`.
     reports: A value for each of `ClientProgram.reports`.
+    weight: float32, of the update in the mean, from 0 to n_c, in place of n_c; None to leave it.
+      Where noise is on the mean all clients weigh the same, whatever this is.
   """
 
   update: Any = None
   own: Mapping[str, Any] = {}
   sums: Mapping[str, tf.Tensor] = {}
   reports: Mapping[str, tf.Tensor] = {}
+  weight: tf.Tensor | None = None
 
 
 class ClientProgram(NamedTuple):

@@ -1,4 +1,4 @@
-"""An executor that sends a computation once, and clients' data once where the next call has the same."""
+"""An executor that sends computations once, and clients' data if the last call had others."""
 
 import contextlib
 from collections.abc import Sequence

@@ -1,0 +1,539 @@
+"""FedTally: a filter of noisy labels that needs nothing but sums over clients.
+
+A method of this package's own; no paper. The server's model is the likelihood of each class, every
+client is a channel through which labels went, and all that the server learns of channels are sums
+of bounded numbers. In round t clients receive, besides the model w, the probabilities a of noise
+rates eta_1 ... eta_G, the table R (K x K; row j: which class it is if the label j is wrong), and
+the sharpness gamma. A client with examples (x_i, y_i), which keeps nothing between rounds:
+
+  `r_i = softmax(gamma f(x_i; w))`                                       one more forward pass
+  `L_i(eta) = (1 - eta) r_i(y_i) + eta sum_k R[y_i, k] r_i(k)`
+  `post_g ~ a_g prod_i L_i(eta_g)`,  `eta = sum_g post_g eta_g`          empirical Bayes
+  `c_i = (1 - eta) r_i(y_i) / L_i(eta)`                                  is the label right
+  `v_i(k) = R[y_i, k] r_i(k) / sum_l R[y_i, l] r_i(l)`                   which one if it is not
+  `q_i = c_i onehot(y_i) + (1 - c_i) v_i`
+  local SGD on `CE(q, softmax(f(x) + log K pi))`, `pi(k) = (sum_i q_i(k) + 1) / (n + K)`
+
+and its update counts as `n max(1 - eta, .02)` examples. Summed over clients, and nothing else, are
+post (G numbers), `W[j, k] = sum of (1 - c_i) v_i(k) where y_i = j` (K x K), and a histogram H of
+how certain `softmax(f(x_i; w))` is, beside how often its first class is the label (2 x 100). The
+server adds them up, each round counting 0.9 times the one after it: R are W's rows, shrunk by 5
+examples to no preference. In `warm_up`, until the model knows something, `q_i = onehot(y_i)`.
+
+It is one step a round of EM for the model of Dawid and Skene (1979; with a learner in place of
+votes: Raykar et al., JMLR 2010) in which clients are annotators, with one rate each and a shared
+table of confusions (a hierarchy of annotators: Paun et al., TACL 2018). What is summed differs from
+FedDiv's filter, an average of the clients' own mixtures of losses (Li et al., AAAI 2024). Logit
+adjustment is Menon et al.'s (ICLR 2021), by client as in FedLC (Zhang et al., ICML 2022); the
+anchor below is Patrini et al.'s (CVPR 2017) assumption about the surest examples. The prior over
+rates, where it is learned, is the nonparametric one of Kiefer and Wolfowitz (1956). We know of no
+method with secure sums of posteriors of clients' noise rates, and have looked no further than
+benchmarks/NOTES.md says.
+
+Off until measured (see there):
+- `learned_prior`: a follows the sum of post, 2 % of it uniform.
+- `noise_by_class`: each class's own rate e_j and the client's own R, by three steps of EM that
+  start from eta and R (10 examples of shrinkage each).
+- `average`: r_i are of the mean theta of the models so far, `theta <- b theta + (1 - b) w` with
+  `b = min(average, t / (t + 4))`, which clients receive too, and which is evaluated.
+- `mixup_alpha`: of inputs and of q.
+- `max_sharpness` above 1: noise that is the same at all clients is explained by a model that has
+  learned it, with eta = 0. The anchor is the share of labels that the surest `top_share` of all
+  predictions deny, its smallest value so far; from the second fifth of the rounds on
+  `gamma <- clip(gamma exp(.3 (anchor - mean eta)), 1, max_sharpness)`. A guard holds gamma at 1
+  until the model is better than the labels by the sums themselves: they agree in a share
+  `A = T (1 - anchor) + (1 - T) anchor / (K - 1)` of examples if it is right in T of them and errs
+  without regard to the label, and `T >= 1 - anchor` has to hold. (A model that has learned the
+  noise agrees more often: the guard opens too early then.)
+
+What it cannot see: more than half of a class labelled as one other class, which looks as if the
+names were swapped; noise that all clients share in all images of a kind; a client that lies in its
+sums, which are bounded but not checked.
+
+With --training_labels=private all of this is computed from reports, and the known flips are part of
+every rate: `1 - (1 - eta_g) a` with a the probability of keeping a label. With client DP nothing
+but updates may leave a client: then nothing is tallied, R and a stay as they are at first, and
+weights are equal; what is protected is what FedAvg's noise protects.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_noise import types
+from tff_noise.algorithms import algorithm
+from tff_noise.algorithms import parameters
+from tff_noise.clients import loops
+from tff_noise.clients import mixup
+from tff_noise.clients import program
+from tff_noise.federated import computation
+from tff_noise.federated import task as task_lib
+from tff_noise.models import keras_model
+from tff_noise.models import losses
+from tff_noise.uplink import uplink
+
+WARM_UP, TRAIN = 'warm_up', 'train'
+
+# eta_g: fine where clean clients have to be told from those with one label in twenty wrong.
+RATES = np.array([0, 0.02, *np.arange(1, 20) / 20], np.float32)
+# Of 1 - max p, twenty to a power of ten: with noisy labels a calibrated model is seldom very sure.
+BINS, _BINS_A_DECADE = 100, 20
+
+# What clients receive.
+PRIOR, TABLE, SHARPNESS, FILTERS, AVERAGED = (
+    'noise_rate_prior', 'correction_table', 'sharpness', 'filters', 'averaged_model'
+)
+# What they send.
+POSTERIORS, CORRECTIONS, SURE, AGREED = (
+    'noise_rates', 'corrections', 'certainty', 'certain_and_agreed'
+)
+
+_MEMORY = 0.9
+_PRIOR_SCALE, _PRIOR_CLIENTS, _UNIFORM_SHARE = 0.1, 20.0, 0.02
+_TABLE_SHRINKAGE = 5.0
+_SMALLEST_WEIGHT = 0.02
+_EM_STEPS, _EM_SHRINKAGE = 3, 10.0
+_SHARPNESS_STEP, _SHARPNESS_FROM = 0.3, 0.2
+_TINY = 1e-12
+
+
+def first_prior() -> np.ndarray:
+  """Returns float32 `[G]`, a at first: `exp(-eta / 0.1)`, few noisy clients until shown."""
+  weights = np.exp(-RATES / _PRIOR_SCALE)
+  return weights / weights.sum()
+
+
+def first_table(num_classes: int) -> np.ndarray:
+  """Returns float32 `[K, K]`, R without preference: `1 / (K - 1)` beside a diagonal of 0."""
+  return ((1 - np.eye(num_classes)) / (num_classes - 1)).astype(np.float32)
+
+
+def log_likelihoods(
+    r: tf.Tensor, labels: tf.Tensor, table: tf.Tensor, rates: tf.Tensor
+) -> tf.Tensor:
+  """Returns float32 `[n, G]`, log L_i(eta_g).
+
+  Args:
+    r: float32 `[n, K]`, probabilities of the classes.
+    labels: int32 `[n]`.
+    table: float32 `[K, K]`, R.
+    rates: float32 `[G]`.
+  """
+  of_label, of_others = _two_ways(r, labels, tf.gather(table, labels))
+  mixed = (1 - rates) * of_label[:, tf.newaxis] + rates * of_others[:, tf.newaxis]
+  return tf.math.log(mixed + 1e-8)
+
+
+def _two_ways(r, labels, rows):
+  """float32 `[n]` both: how likely each label is where it is right, and where it is wrong."""
+  of_label = tf.gather(r, labels, axis=1, batch_dims=1)
+  return of_label, tf.reduce_sum(rows * r, axis=1)
+
+
+def posterior(log_likelihoods_: tf.Tensor, prior: tf.Tensor) -> tf.Tensor:
+  """Returns float32 `[G]`, post of log L_i, `[n, G]`, and a; a itself for no examples."""
+  return tf.nn.softmax(tf.reduce_sum(log_likelihoods_, axis=0) + tf.math.log(prior + 1e-6))
+
+
+class Filtered(NamedTuple):
+  """What a client thinks of its labels.
+
+  Attributes:
+    clean: float32 `[n]`, c_i.
+    wrong: float32 `[n, K]`, `(1 - c_i) v_i`.
+  """
+
+  clean: tf.Tensor
+  wrong: tf.Tensor
+
+
+def filtered(r: tf.Tensor, labels: tf.Tensor, table: tf.Tensor, rates: tf.Tensor) -> Filtered:
+  """Returns c and (1 - c) v.
+
+  Args:
+    r: float32 `[n, K]`.
+    labels: int32 `[n]`.
+    table: float32 `[K, K]`.
+    rates: float32 `[K]`, how often each label is wrong.
+  """
+  rows = tf.gather(table, labels)
+  of_label, of_others = _two_ways(r, labels, rows)
+  e = tf.gather(rates, labels)
+  right = (1 - e) * of_label
+  clean = right / (right + e * of_others + _TINY)
+  v = rows * r / (of_others + _TINY)[:, tf.newaxis]
+  return Filtered(clean, (1 - clean)[:, tf.newaxis] * v)
+
+
+def filtered_by_class(
+    r: tf.Tensor, labels: tf.Tensor, table: tf.Tensor, rate: tf.Tensor
+) -> Filtered:
+  """Returns `filtered` after three steps of EM on each label's rate and the client's own table.
+
+    `e_j = (sum of (1 - c_i) where y_i = j + 10 eta) / (n_j + 10)`
+    `rho(k) = (sum_i (1 - c_i) v_i(k) + 10 m(k)) / (sum_i (1 - c_i) + 10)`, m the mean of R's rows
+    `R_c[j, k] ~ R[j, k] rho(k) / m(k)`
+
+  Args:
+    r: float32 `[n, K]`.
+    labels: int32 `[n]`.
+    table: float32 `[K, K]`, R.
+    rate: float32 `[]`, eta, from which the classes' rates start.
+  """
+  num_classes = table.shape[0]
+  n = tf.math.bincount(labels, minlength=num_classes, dtype=tf.float32)
+  mean_row = tf.reduce_mean(table, axis=0)
+
+  def step(_, progress):
+    _, own_table = progress
+    found = filtered(r, labels, own_table, progress[0])
+    wrong = tf.math.unsorted_segment_sum(1 - found.clean, labels, num_classes)
+    rates = (wrong + _EM_SHRINKAGE * rate) / (n + _EM_SHRINKAGE)
+    of_class = tf.reduce_sum(found.wrong, axis=0) + _EM_SHRINKAGE * mean_row
+    rho = of_class / (tf.reduce_sum(wrong) + _EM_SHRINKAGE)
+    moved = table * (rho / mean_row)
+    return rates, moved / tf.reduce_sum(moved, axis=1, keepdims=True)
+
+  rates, own_table = loops.repeat(_EM_STEPS, step, (tf.fill([num_classes], rate), table))
+  return filtered(r, labels, own_table, rates)
+
+
+def certainty_bins(probabilities: tf.Tensor) -> tf.Tensor:
+  """Returns int32 `[n]`, the bin of H: `floor(-20 log10(1 - max p))`, at most 99, of `[n, K]`."""
+  doubt = tf.maximum(1 - tf.reduce_max(probabilities, axis=1), 1e-6)
+  decades = -tf.math.log(doubt) / np.float32(np.log(10))
+  return tf.minimum(tf.cast(_BINS_A_DECADE * decades, tf.int32), BINS - 1)
+
+
+def log_prior(targets: tf.Tensor) -> tf.Tensor:
+  """Returns float32 `[K]`, `log(K pi)` of q, float32 `[n, K]`."""
+  num_classes = targets.shape[1]
+  n = tf.cast(tf.shape(targets)[0], tf.float32)
+  pi = (tf.reduce_sum(targets, axis=0) + 1) / (n + num_classes)
+  return tf.math.log(num_classes * pi)
+
+
+def _teacher(client, p):
+  """The logits of the model that judges labels."""
+  if not p.average:
+    return client.predict()
+  # Before there is a mean, the model is its own.
+  weights = tf.cond(
+      tf.equal(client.round_num, 1),
+      lambda: client.weights, lambda: client.received[AVERAGED],
+  )
+  return client.predict(weights=weights)
+
+
+def client(
+    task: task_lib.Task, p: parameters.FedTallyParams, *, tallies: bool = True
+) -> program.ClientProgram:
+  """Judges its labels, trains on what it makes of them, and tallies.
+
+  Args:
+    task: What is trained.
+    p: The parameters.
+    tallies: Whether anything but the update is sent.
+  """
+  form, num_classes = task.training.loss, task.num_classes
+  # What is left of the labels' own noise after q has no flips in it.
+  of_targets = form._replace(keep_probability=1.0)
+  most_examples = max(1, int(task.client_sizes.max()))
+
+  def columns(client):
+    labels, received = client.labels, client.received
+    logits = _teacher(client, p)
+    sure = tf.nn.softmax(logits)
+    r = tf.nn.softmax(received[SHARPNESS] * logits)
+    rates = 1 - (1 - RATES) * form.keep_probability
+    found = log_likelihoods(r, labels, received[TABLE], rates)
+    rate = tf.reduce_sum(posterior(found, received[PRIOR]) * rates)
+    if p.noise_by_class:
+      judged = filtered_by_class(r, labels, received[TABLE], rate)
+    else:
+      judged = filtered(r, labels, received[TABLE], tf.fill([num_classes], rate))
+    given = tf.one_hot(labels, num_classes)
+    q = judged.clean[:, tf.newaxis] * given + judged.wrong
+    targets = tf.where(received[FILTERS] > 0, q, given)
+    agreed = tf.equal(tf.argmax(sure, axis=1, output_type=tf.int32), labels)
+    return program.Columns({
+        'targets': targets,
+        # The same for all.
+        'adjustment': tf.zeros_like(targets) + log_prior(targets),
+        'log_likelihoods': found,
+        'wrong': judged.wrong,
+        'bins': certainty_bins(sure),
+        'agreed': tf.cast(agreed, tf.int32),
+    })
+
+  def loss(s):
+    q = s.columns['targets']
+    if p.mixup_alpha:
+      q = mixup.mixed(q, s.columns[mixup.OTHERS], s.columns[mixup.SHARE])
+    adjusted = s.logits + form.temperature * s.columns['adjustment']
+    value = losses.soft_cross_entropy(adjusted, q, of_targets)
+    if form.keep_probability < 1:
+      # While q are the reports themselves, their own distribution is the model's flipped.
+      filters = s.client.received[FILTERS] > 0
+      value = tf.where(filters, value, losses.soft_cross_entropy(adjusted, q, form))
+    return value
+
+  def final(result):
+    found, received = result.columns, result.client.received
+    post = posterior(found['log_likelihoods'], received[PRIOR])
+    rate = tf.reduce_sum(post * RATES)  # eta, known flips apart.
+    trusted = tf.where(received[FILTERS] > 0, tf.maximum(1 - rate, _SMALLEST_WEIGHT), 1.0)
+    weight = result.num_examples * trusted
+    if not tallies:
+      return program.Sent(weight=weight)
+    counted = {'minlength': BINS, 'maxlength': BINS, 'dtype': tf.int32}
+    sure = tf.math.bincount(found['bins'], **counted)
+    agreed = tf.math.bincount(tf.boolean_mask(found['bins'], found['agreed'] > 0), **counted)
+    wrong = tf.math.unsorted_segment_sum(found['wrong'], result.client.labels, num_classes)
+    return program.Sent(
+        weight=weight,
+        sums={POSTERIORS: post, CORRECTIONS: wrong, SURE: sure, AGREED: agreed},
+    )
+
+  receives = {
+      PRIOR: first_prior(), TABLE: first_table(num_classes), SHARPNESS: np.float32(1),
+      FILTERS: np.int32(0),
+  }
+  if p.average:
+    receives[AVERAGED] = _zeros(task.model)
+  return program.ClientProgram(
+      loss=loss,
+      columns=columns,
+      transform=mixup.transform(p.mixup_alpha) if p.mixup_alpha else None,
+      final=final,
+      receives=receives,
+      sums=_sums(num_classes, most_examples) if tallies else (),
+  )
+
+
+def _zeros(model: keras_model.KerasModel) -> tff.learning.models.ModelWeights:
+  return tff.learning.models.ModelWeights(*(
+      [np.zeros(t.shape, t.dtype) for t in tensors]
+      for tensors in (model.weights_type.trainable, model.weights_type.non_trainable)
+  ))
+
+
+def _sums(num_classes, most_examples):
+  return (
+      uplink.UplinkSum(
+          POSTERIORS, np.float32, 0.0, 1.0,
+          'how likely each noise rate is that of its labels: their sum is how rates are spread '
+          'over clients', shape=(len(RATES),),
+      ),
+      uplink.UplinkSum(
+          CORRECTIONS, np.float32, 0.0, float(most_examples),
+          'how many of each label it takes for wrong and for which class instead: what wrong '
+          'labels are corrected by', shape=(num_classes, num_classes),
+      ),
+      uplink.UplinkSum(
+          SURE, np.int32, 0, most_examples,
+          'on how many of its images the model is how certain, for the anchor', shape=(BINS,),
+      ),
+      uplink.UplinkSum(
+          AGREED, np.int32, 0, most_examples,
+          'how many of these have the label that the model gives them', shape=(BINS,),
+      ),
+  )
+
+
+def anchor(sure: np.ndarray, agreed: np.ndarray, top_share: float) -> float:
+  """Returns the share of labels that the surest predictions deny; 1 where there are none.
+
+  Args:
+    sure: float64 `[B]`, examples by bin, the surest last.
+    agreed: float64 `[B]`, how many of them have the label predicted.
+    top_share: Of all examples, in (0, 1]; whole bins are taken until they hold as many.
+  """
+  counts = np.cumsum(sure[::-1])
+  if counts[-1] <= 0:
+    return 1.0
+  last = np.searchsorted(counts, top_share * counts[-1])
+  return float(1 - agreed[::-1][: last + 1].sum() / counts[last])
+
+
+def is_better_than_labels(
+    sure: np.ndarray, agreed: np.ndarray, noise: float, num_classes: int
+) -> bool:
+  """Whether the model is right at least as often as labels, as far as its agreement tells.
+
+  `A = T (1 - noise) + (1 - T) noise / (K - 1)` is solved for T.
+
+  Args:
+    sure: float64 `[B]`, see `anchor`.
+    agreed: float64 `[B]`.
+    noise: The share of labels that are wrong, in [0, 1].
+    num_classes: K.
+  """
+  if sure.sum() <= 0:
+    return False
+  by_chance = noise / (num_classes - 1)
+  if by_chance >= 1 - noise:
+    return False  # Labels that say nothing tell nothing of the model.
+  right = (agreed.sum() / sure.sum() - by_chance) / (1 - noise - by_chance)
+  return bool(right >= 1 - noise)
+
+
+def next_sharpness(gamma: float, lowest_anchor: float, mean_rate: float, most: float) -> float:
+  """Returns `clip(gamma exp(.3 (anchor - mean eta)), 1, most)`."""
+  return float(np.clip(gamma * np.exp(_SHARPNESS_STEP * (lowest_anchor - mean_rate)), 1.0, most))
+
+
+def tallied(records: algorithm.Records, sums: Mapping[str, np.ndarray]) -> algorithm.Records:
+  """Returns what the server remembers of all rounds' sums after those of one more."""
+  return {
+      name: _MEMORY * records[name] + np.asarray(sums[name], np.float64)
+      for name in (POSTERIORS, CORRECTIONS, SURE, AGREED)
+  }
+
+
+def next_table(corrections: np.ndarray) -> np.ndarray:
+  """Returns float32 `[K, K]`, R: rows of W's sums, shrunk by 5 examples to no preference."""
+  table = np.maximum(corrections, 0) * (1 - np.eye(len(corrections)))
+  table = table + _TABLE_SHRINKAGE * first_table(len(table))
+  return (table / table.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+def next_prior(posteriors: np.ndarray) -> np.ndarray:
+  """Returns float32 `[G]`, a of the sum of post: 2 % of it uniform."""
+  shares = posteriors / posteriors.sum()
+  return ((shares + _UNIFORM_SHARE / len(shares)) / (1 + _UNIFORM_SHARE)).astype(np.float32)
+
+
+def mean_rate(posteriors: np.ndarray) -> float:
+  """Returns the mean of eta over clients, of the sum of post."""
+  return float(posteriors @ RATES / posteriors.sum())
+
+
+def averaged(
+    mean: tff.learning.models.ModelWeights,
+    weights: tff.learning.models.ModelWeights,
+    share: float,
+    round_num: int,
+) -> tff.learning.models.ModelWeights:
+  """Returns theta after round t, `b theta + (1 - b) w` with `b = min(share, t / (t + 4))`."""
+  b = min(share, round_num / (round_num + 4))
+  return tf.nest.map_structure(
+      lambda old, new: (b * np.asarray(old) + (1 - b) * np.asarray(new)).astype(new.dtype),
+      mean, weights,
+  )
+
+
+def stage_lengths(task: task_lib.Task, p: parameters.FedTallyParams) -> Mapping[str, int]:
+  """Returns the rounds of each stage; see `algorithm.require_rounds` for errors."""
+  warm_up = task.stages.get(WARM_UP, round(p.warm_up_share * task.rounds))
+  stages = {WARM_UP: warm_up, TRAIN: task.stages.get(TRAIN, task.rounds - warm_up)}
+  algorithm.require_rounds(task, stages)
+  return stages
+
+
+def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algorithm:
+  """Samples and trains in every round, and counts what clients send.
+
+  Raises:
+    types.UsageError: If no round is left, or if parameters need sums and nothing but updates may
+      leave a client.
+  """
+  tallies = task.aggregation.scalar is not None
+  if not tallies and (p.learned_prior or p.max_sharpness > 1):
+    raise types.UsageError(
+        '--client_dp_noise: nothing but updates may leave a client, and learned_prior and '
+        'max_sharpness of fedtally need sums: leave these parameters out'
+    )
+  stages = stage_lengths(task, p)
+  rounds = sum(stages.values())
+  train = computation.train('a round of train', task, client(task, p, tallies=tallies))
+
+  def round_(state, clients):
+    first = state.weights
+    state = state.send(**{FILTERS: np.int32(state.round_num >= stages[WARM_UP])})
+    output = clients.train(train, state, clients.sample(train, state))
+    state = output.state
+    t = state.round_num
+    if p.average:
+      mean = first if t == 1 else state.received[AVERAGED]
+      state = state.send(**{AVERAGED: averaged(mean, state.weights, p.average, t)})
+    return counted(state, output.sums) if tallies and output.sums else state
+
+  def counted(state, sums):
+    found = tallied(state.records, sums)
+    posteriors, sure, agreed = (found[name] for name in (POSTERIORS, SURE, AGREED))
+    records = {**state.records, **found}
+    state = state.record(**found).send(**{TABLE: next_table(found[CORRECTIONS])})
+    if p.learned_prior:
+      state = state.send(**{PRIOR: next_prior(posteriors)})
+    now = anchor(sure, agreed, p.top_share)
+    rate = mean_rate(posteriors)
+    lowest, gamma = float(records['lowest_anchor']), float(state.received[SHARPNESS])
+    if state.round_num > _SHARPNESS_FROM * rounds and p.max_sharpness > 1:
+      lowest = min(lowest, now)
+      if is_better_than_labels(sure, agreed, lowest, task.num_classes):
+        gamma = next_sharpness(gamma, lowest, rate, p.max_sharpness)
+      state = state.send(**{SHARPNESS: np.float32(gamma)})
+    history = records['history'].copy()
+    history[state.round_num - 1] = now, rate, gamma
+    return state.record(lowest_anchor=np.float64(lowest), history=history)
+
+  def report_columns(state):
+    if not tallies or not state.round_num:
+      return {}
+    found = state.records['history'][state.round_num - 1]
+    return {
+        'anchor': float(found[0]), 'mean_noise_rate': float(found[1]), 'sharpness': float(found[2])
+    }
+
+  num_classes = task.num_classes
+  return algorithm.Algorithm(
+      round_, algorithm.computations_of(train), stages,
+      records={
+          POSTERIORS: _PRIOR_CLIENTS * first_prior().astype(np.float64),
+          CORRECTIONS: np.zeros((num_classes, num_classes)),
+          SURE: np.zeros(BINS),
+          AGREED: np.zeros(BINS),
+          'lowest_anchor': np.float64(1),
+          'history': np.full((rounds, 3), np.nan),
+      } if tallies else {},
+      evaluate=_evaluate if p.average else None,
+      report=algorithm.Report(
+          columns=report_columns,
+          summary=_summary if tallies else lambda records: {},
+          lines=lambda summary: _lines(summary['fedtally']) if tallies else (),
+      ),
+  )
+
+
+def _evaluate(state, own):
+  del own  # Clients keep nothing.
+  weights = state.received[AVERAGED] if state.round_num else state.weights
+  return [algorithm.Evaluated(None, weights)]
+
+
+def _summary(records: algorithm.Records) -> Mapping[str, object]:
+  posteriors = records[POSTERIORS]
+  return {
+      'fedtally': {
+          'rates': RATES.tolist(),
+          'clients_by_rate': (posteriors / posteriors.sum()).tolist(),
+          'mean_rate': mean_rate(posteriors),
+          'table': next_table(records[CORRECTIONS]).tolist(),
+          'history': {
+              name: values[np.isfinite(values)].tolist()
+              for name, values in zip(
+                  ('anchor', 'mean_rate', 'sharpness'), records['history'].T, strict=True
+              )
+          },
+      }
+  }
+
+
+def _lines(found):
+  return [
+      f'  noise rates     {found["mean_rate"]:.2f} on average over clients, as sums over them say'
+  ]
