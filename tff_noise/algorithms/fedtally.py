@@ -204,6 +204,8 @@ def filtered_by_class(
 def certainty_bins(probabilities: tf.Tensor) -> tf.Tensor:
   """Returns int32 `[n]`, the bin of H: `floor(-20 log10(1 - max p))`, at most 99, of `[n, K]`."""
   doubt = tf.maximum(1 - tf.reduce_max(probabilities, axis=1), 1e-6)
+  # Of images that are not finite nothing is sent in the end, but a bin they need.
+  doubt = tf.where(tf.math.is_finite(doubt), doubt, 1.0)
   decades = -tf.math.log(doubt) / np.float32(np.log(10))
   return tf.minimum(tf.cast(_BINS_A_DECADE * decades, tf.int32), BINS - 1)
 
@@ -456,13 +458,13 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
     state = state.send(**{FILTERS: np.int32(state.round_num >= stages[WARM_UP])})
     output = clients.train(train, state, clients.sample(train, state))
     state = output.state
-    t = state.round_num
+    t = state.round_num + 1
     if p.average:
       mean = first if t == 1 else state.received[AVERAGED]
       state = state.send(**{AVERAGED: averaged(mean, state.weights, p.average, t)})
-    return counted(state, output.sums) if tallies and output.sums else state
+    return counted(state, output.sums, t) if tallies and output.sums else state
 
-  def counted(state, sums):
+  def counted(state, sums, t):
     found = tallied(state.records, sums)
     posteriors, sure, agreed = (found[name] for name in (POSTERIORS, SURE, AGREED))
     records = {**state.records, **found}
@@ -472,13 +474,13 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
     now = anchor(sure, agreed, p.top_share)
     rate = mean_rate(posteriors)
     lowest, gamma = float(records['lowest_anchor']), float(state.received[SHARPNESS])
-    if state.round_num > _SHARPNESS_FROM * rounds and p.max_sharpness > 1:
+    if t > _SHARPNESS_FROM * rounds and p.max_sharpness > 1:
       lowest = min(lowest, now)
       if is_better_than_labels(sure, agreed, lowest, task.num_classes):
         gamma = next_sharpness(gamma, lowest, rate, p.max_sharpness)
       state = state.send(**{SHARPNESS: np.float32(gamma)})
     history = records['history'].copy()
-    history[state.round_num - 1] = now, rate, gamma
+    history[t - 1] = now, rate, gamma
     return state.record(lowest_anchor=np.float64(lowest), history=history)
 
   def report_columns(state):
