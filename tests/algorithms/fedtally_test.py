@@ -132,7 +132,8 @@ class FilterTest(parameterized.TestCase):
     of_label = r[np.arange(len(y)), y]
     for _ in range(3):
       clean = (1 - e[y]) * of_label / ((1 - e[y]) * of_label + e[y] * (1 - of_label))
-      e = np.array([((1 - clean)[y == j].sum() + 10 * rate) / ((y == j).sum() + 10) for j in (0, 1)])
+      wrong, counts = np.bincount(y, weights=1 - clean), np.bincount(y)
+      e = (wrong + 10 * rate) / (counts + 10)
     return e
 
   def test_bins_of_certainty(self):
