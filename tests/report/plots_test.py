@@ -37,6 +37,10 @@ def _overlaps(boxes):
   ]
 
 
+def _names(classes):
+  return tuple(map(str, range(classes)))
+
+
 def _shares(classes):
   return np.full(classes, 1 / classes)
 
@@ -44,7 +48,7 @@ def _shares(classes):
 def _label_distribution(classes, error=0.01):
   uniform = _shares(classes)
   return plots.label_distribution(
-      uniform, uniform, uniform, np.full(classes, error), uniform,
+      uniform, uniform, uniform, np.full(classes, error), uniform, _names(classes),
       prior_name='shrinkage', num_labels=1234,
   )
 
@@ -66,7 +70,7 @@ class ReadableTest(parameterized.TestCase):
   )
   def test_no_tick_label_overlaps_another(self, picture, size):
     figure = {
-        'federation': lambda: plots.federation(np.full((size, size), 7)),
+        'federation': lambda: plots.federation(np.full((size, size), 7), _names(size)),
         'noise_rates': lambda: plots.noise_rates(*_rates(size)),
         'label_distribution': lambda: _label_distribution(size),
         'far_label_distribution': lambda: _label_distribution(size, error=20.0),
@@ -127,7 +131,7 @@ class ReadableTest(parameterized.TestCase):
     self.assertLen({(line.get_linestyle(), line.get_marker()) for line in lines}, count)
 
   def test_more_labels_are_darker(self):
-    figure = plots.federation(np.array([[1, 2], [3, 4]]))
+    figure = plots.federation(np.array([[1, 2], [3, 4]]), _names(2))
     image = figure.axes[0].images[0]
     grey = image.cmap(image.norm(np.arange(1, 5)))[:, :3] @ (0.299, 0.587, 0.114)
     self.assertTrue((np.diff(grey) < -0.1).all(), grey)
@@ -135,6 +139,15 @@ class ReadableTest(parameterized.TestCase):
 
 
 class ContentTest(parameterized.TestCase):
+
+  def test_classes_have_their_names(self):
+    texts = _texts(plots.federation(np.array([[1, 2], [3, 4]]), ('cat', 'sea $ lion')))
+    self.assertContainsSubset(['cat', r'sea \$ lion', 'class of the noisy label'], texts)
+    # Too many, or alike once they are cut, they are numbered.
+    for names in (tuple(f'c{k}' for k in range(30)), ('a very long name 1', 'a very long name 2')):
+      texts = _texts(plots.federation(np.ones((3, len(names)), int), names))
+      self.assertIn('class of the noisy label, by number', texts)
+      self.assertNoCommonElements(names, texts)
 
   def test_stage_spans(self):
     self.assertEqual(
@@ -169,7 +182,7 @@ class ContentTest(parameterized.TestCase):
     self.assertIn('nothing measured', _texts(plots.seconds(nothing)))
 
   def test_federation_states_its_counts(self):
-    figure = plots.federation(np.array([[1, 0], [1200, 34]]))
+    figure = plots.federation(np.array([[1, 0], [1200, 34]]), _names(2))
     texts = _texts(figure)
     self.assertIn('Who holds what: 1,235 labels of 2 clients, 2 classes', texts)
     self.assertContainsSubset(['1200', '34'], texts)
@@ -266,8 +279,8 @@ class WrittenTest(absltest.TestCase):
         figure_style.svg(plots.accuracy(_ROUNDS, _VALUES), 'a'),
     )
     self.assertEqual(
-        figure_style.png(plots.federation(np.ones((5, 5), int))),
-        figure_style.png(plots.federation(np.ones((5, 5), int))),
+        figure_style.png(plots.federation(np.ones((5, 5), int), _names(5))),
+        figure_style.png(plots.federation(np.ones((5, 5), int), _names(5))),
     )
 
   def test_for_papers_the_same_data_give_the_same_bytes(self):
@@ -285,7 +298,7 @@ class WrittenTest(absltest.TestCase):
       self.assertEqual(matplotlib.rcParams['font.size'], 30)
 
   def test_svg_fits_into_a_page(self):
-    svg = figure_style.svg(plots.federation(np.ones((100, 100), int)), 'who')
+    svg = figure_style.svg(plots.federation(np.ones((100, 100), int), _names(100)), 'who')
     self.assertStartsWith(svg, '<svg')
     self.assertNotIn('http', svg)
     self.assertIn('viewBox', svg)

@@ -19,9 +19,7 @@ def _applies(run):
 
 def _build(run, scene):
   confusion = runs.read_confusion(run)
-  names = run.class_names
-  if len(names) != len(confusion):
-    names = tuple(map(str, range(len(confusion))))
+  names = run.names_of_classes(len(confusion))
   return shown(confusion, names, quality.client_accuracy(confusion, scene), 'the test set')
 
 

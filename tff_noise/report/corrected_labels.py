@@ -24,7 +24,7 @@ def _build(run, scene):
   shown = words(scene, labels)
   if not run.finished:
     shown = [blocks.Text('The corrected labels are written at the end of the run.')]
-  return shown + curves(run, scene) + matrices(scene, labels)
+  return shown + curves(run, scene) + matrices(run, scene, labels)
 
 
 def read(run: runs.Run, scene: scene_lib.Scene) -> np.ndarray | None:
@@ -119,7 +119,9 @@ def curves(
   )]
 
 
-def matrices(scene: scene_lib.Scene, labels: np.ndarray | None) -> list[blocks.Block]:
+def matrices(
+    run: runs.Run, scene: scene_lib.Scene, labels: np.ndarray | None
+) -> list[blocks.Block]:
   """Returns which labels the true classes had and have; nothing where none was changed."""
   if labels is None or not scene.is_known.any() or not (labels != scene.noisy_label).any():
     return []
@@ -128,7 +130,7 @@ def matrices(scene: scene_lib.Scene, labels: np.ndarray | None) -> list[blocks.B
   left_out = int((scene.client_of != scene_lib.SERVER).sum() - known.sum())
   figure = scene_plots.label_corrections(
       *(scene_plots.transitions(scene, a, classes) for a in (scene.noisy_label, labels)),
-      tuple(map(str, range(classes))), left_out=left_out,
+      run.names_of_classes(classes), left_out=left_out,
   )
   return [blocks.Picture(
       'label_corrections', figure,

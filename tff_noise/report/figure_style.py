@@ -9,9 +9,11 @@ import functools
 import io
 import itertools
 import re
+from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
+from matplotlib import axis as maxis
 from matplotlib import colors as mcolors
 from matplotlib import figure as mfigure
 from matplotlib.backends import backend_agg
@@ -23,6 +25,9 @@ WIDTH = 8.4
 _DPI = 144
 # More tick labels than this on an axis of `WIDTH` inches would touch.
 MAX_TICKS = 25
+# More classes than this are numbered, and longer names cut.
+_MAX_NAMED = 25
+_MAX_NAME = 16
 _STYLE = {
     'font.family': ['DejaVu Sans'],  # Comes with Matplotlib: the same on every machine.
     'font.size': 9,
@@ -122,10 +127,45 @@ def plain(text: str) -> str:
   return text.replace('$', r'\$')
 
 
+def short(name: str) -> str:
+  """Returns the name of a class, cut where it is too long, without a formula."""
+  return plain(name if len(name) <= _MAX_NAME else name[:_MAX_NAME - 3] + '...')
+
+
 def ticks(count: int, limit: int) -> np.ndarray:
   """Whole numbers below `count`, 1, 2, 5, 10, ... apart, at most `limit`."""
   steps = (factor * 10**power for power in itertools.count() for factor in (1, 2, 5))
   return np.arange(0, count, next(step for step in steps if -(-count // step) <= limit))
+
+
+def class_axis(
+    axis: maxis.Axis, class_names: Sequence[str], first: np.ndarray, label: str, share: float = 1.0
+) -> None:
+  """Names the classes where there is room, numbers them where there is not.
+
+  Args:
+    axis: With a place for each class, or group of consecutive classes: 0, 1, 2, ...
+    class_names: K names.
+    first: int `[groups]`, the first class of each.
+    label: Of the axis.
+    share: The part of the figure's width that the panel has.
+  """
+  per_group = -(-len(class_names) // len(first))
+  places = np.arange(len(first))
+  texts = [short(class_names[k]) for k in first]
+  # Long names may differ only in what was cut.
+  named = len(first) <= _MAX_NAMED and len(set(texts)) == len(texts)
+  if not named:
+    places = ticks(len(first), 20)
+    texts = [str(first[place]) for place in places]
+  axis.set_ticks(places, texts)
+  axis.set_tick_params(length=2)
+  room = 72 * share * (axis.axes.get_figure().get_figwidth() - 2.8) / len(places)
+  if axis.axis_name == 'x' and 6 * max(map(len, texts)) > room:
+    axis.set_tick_params(rotation=90)
+  if per_group > 1:
+    label += f' (in groups of {per_group} consecutive classes)'
+  axis.set_label_text(label if named else f'{label}, by number')
 
 
 def sequential() -> mcolors.Colormap:

@@ -31,7 +31,7 @@ def _build(run, scene):
   shown = [*_found(run, scene, clients), *corrected_labels.words(scene, labels)]
   shown += _score_picture(run, scene, clients) + _noise_picture(run, scene, clients, labels)
   shown += corrected_labels.curves(run, scene, _told_rounds(run))
-  return shown + corrected_labels.matrices(scene, labels)
+  return shown + corrected_labels.matrices(run, scene, labels)
 
 
 def _found(run, scene, clients):

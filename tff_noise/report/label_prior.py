@@ -32,7 +32,7 @@ def _build(run, scene):
     )
   raw, prior, error = (np.array(labels[n]) for n in ('raw', 'estimate', 'standard_error'))
   figure = plots.label_distribution(
-      clean, noisy, raw, error, prior,
+      clean, noisy, raw, error, prior, run.names_of_classes(classes),
       prior_name=labels['prior'], num_labels=labels['num_labels'],
   )
   uniform = np.full(classes, 1 / classes)

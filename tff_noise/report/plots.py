@@ -124,11 +124,12 @@ def seconds(values: np.ndarray) -> mfigure.Figure:
 
 
 @style.styled
-def federation(counts: np.ndarray) -> mfigure.Figure:
+def federation(counts: np.ndarray, class_names: Sequence[str]) -> mfigure.Figure:
   """Draws how many labels of each class every client holds.
 
   Args:
     counts: int `[clients, classes]`.
+    class_names: Of the classes.
   """
   clients, classes = counts.shape
   figure, axes = style.new_axes(height=float(np.clip(1.3 + 0.26 * classes, 2.4, 6.4)))
@@ -153,10 +154,9 @@ def federation(counts: np.ndarray) -> mfigure.Figure:
     bar.locator = ticker.MaxNLocator(6, integer=True, steps=(1, 2, 5, 10))
     bar.outline.set_visible(False)
   axes.set_xticks(style.ticks(clients, style.MAX_TICKS))
-  axes.set_yticks(style.ticks(classes, 20))
   axes.tick_params(length=2)
   axes.set_xlabel('client')
-  axes.set_ylabel('class of the noisy label')
+  style.class_axis(axes.yaxis, class_names, np.arange(classes), 'class of the noisy label')
   axes.set_title(
       f'Who holds what: {int(counts.sum()):,} labels of {clients} clients, {classes} classes'
   )
@@ -217,6 +217,7 @@ def label_distribution(
     raw: np.ndarray,
     standard_error: np.ndarray,
     prior: np.ndarray,
+    class_names: Sequence[str],
     *,
     prior_name: str,
     num_labels: int,
@@ -229,6 +230,7 @@ def label_distribution(
     raw: float `[classes]`, the plain inverse; may be negative.
     standard_error: float `[classes]`, of `raw`.
     prior: float `[classes]`, what contrastive labels are drawn from.
+    class_names: Of the classes.
     prior_name: How `prior` is made from `raw`.
     num_labels: Labels behind the estimate.
   """
@@ -255,8 +257,7 @@ def label_distribution(
   )
   lower.axhline(0, color='black', linewidth=0.7)
   lower.set_xlim(-0.8, classes - 0.2)
-  lower.set_xticks(style.ticks(classes, style.MAX_TICKS))
-  lower.set_xlabel('class')
+  style.class_axis(lower.xaxis, class_names, x, 'class')
   for axes in panels:
     axes.set_ylabel('share of the labels')
   figure.align_ylabels(panels)

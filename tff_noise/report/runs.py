@@ -67,6 +67,12 @@ class Run(NamedTuple):
     """int64 `[rounds]`, the numbers of the rounds done."""
     return self.metrics['round'].astype(np.int64) if self.metrics else np.zeros(0, np.int64)
 
+  def names_of_classes(self, classes: int) -> tuple[str, ...]:
+    """Returns the names of the first `classes` classes; numbers where they were not recorded."""
+    if len(self.class_names) < classes:
+      return tuple(map(str, range(classes)))
+    return tuple(self.class_names[:classes])
+
   @property
   def finished(self) -> bool:
     """Whether the run came to its end."""

@@ -29,7 +29,6 @@ _MAX_MATRIX = 200
 _MAX_ANNOTATED = 14
 _MAX_CORRECTED = 10  # Two matrices share the width.
 _MAX_LEGEND = 12
-_MAX_NAMED = 25
 _COLUMNS = 80
 _MAX_NOTES = 10
 # Points: a smaller bubble would not be seen, though to hold a class or not matters.
@@ -71,7 +70,7 @@ def bubbles(counts: np.ndarray, class_names: Sequence[str]) -> mfigure.Figure:
   _draw_bubbles(axes, x[order], y[order], shown[x, y][order] / most, largest)
   axes.grid(True, linewidth=0.4)
   _client_axis(axes.xaxis, counts, clients)
-  _class_axis(axes.yaxis, class_names, first, 'class of the label held')
+  style.class_axis(axes.yaxis, class_names, first, 'class of the label held')
   axes.set_xlim(-0.8, len(clients) - 0.2)
   axes.set_ylim(len(first) - 0.2, -0.8)
   axes.set_title(f'Who holds what: {_totals(counts)}')
@@ -154,8 +153,8 @@ def transition_matrix(
     _draw_kept(panels[1], kept)
   if right < total:
     _wrong_bar(figure, panels, image, grey)
-  _class_axis(axes.xaxis, class_names, first, 'label after noise')
-  _class_axis(axes.yaxis, class_names, first, 'true class')
+  style.class_axis(axes.xaxis, class_names, first, 'label after noise')
+  style.class_axis(axes.yaxis, class_names, first, 'true class')
   text = f'Transition matrix: {total - right:,} of {total:,} labels are wrong'
   _heading(figure, f'{text} ({1 - right / max(total, 1):.1%})' if right < total else text, left_out)
   return figure
@@ -254,10 +253,10 @@ def _matrices(matrices, class_names, what='labels'):
     image = _draw_wrong(axes, m.wrong, grey, most)
     if classes <= _MAX_CORRECTED:
       _annotate(axes, image, m.wrong, m.kept)
-    _class_axis(axes.xaxis, class_names, m.first, m.columns, share=share)
+    style.class_axis(axes.xaxis, class_names, m.first, m.columns, share=share)
     axes.set_xlabel(axes.get_xlabel().replace(' (', '\n('))
     axes.set_title(m.title, fontweight='normal')
-  _class_axis(panels[0].yaxis, class_names, m.first, 'true class')
+  style.class_axis(panels[0].yaxis, class_names, m.first, 'true class')
   if most:
     _wrong_bar(figure, panels, image, grey, what)
   return figure
@@ -402,7 +401,7 @@ def _confusion_rows(matrix, class_names):
       number, size = int(wrong[true, label]), int(sizes[true])
       rows.append((
           '' if rows else 'common confusions',
-          f'{_short(class_names[true], 16)} labelled {_short(class_names[label], 16)}: '
+          f'{style.short(class_names[true])} labelled {style.short(class_names[label])}: '
           f'{number:,} ({number / size:.1%})',
       ))
   return rows
@@ -474,25 +473,6 @@ def _grouped(counts, limit):
   return np.add.reduceat(counts, first, axis=-1), first
 
 
-def _class_axis(axis, class_names, first, label, share=1.0):
-  """Names the classes where there is room, numbers them where there is not.
-
-  `share` is the part of the figure's width that the panel has.
-  """
-  per_group = -(-len(class_names) // len(first))
-  named = len(first) <= _MAX_NAMED
-  ticks = np.arange(len(first)) if named else style.ticks(len(first), 20)
-  texts = [_short(class_names[t], 16) if named else str(first[t]) for t in ticks]
-  axis.set_ticks(ticks, texts)
-  axis.set_tick_params(length=2)
-  room = 72 * share * (axis.axes.get_figure().get_figwidth() - 2.8) / len(ticks)
-  if axis.axis_name == 'x' and 6 * max(map(len, texts)) > room:
-    axis.set_tick_params(rotation=90)
-  if per_group > 1:
-    label += f' (in groups of {per_group} consecutive classes)'
-  axis.set_label_text(label if named else f'{label}, by number')
-
-
 def _class_colors(classes):
   """Colours of categories, neighbours of different lightness, for every kind of colour vision.
 
@@ -522,7 +502,7 @@ def _stacked(values, colors):
 def _class_key(figure, panels, class_names, first, colors):
   """A legend of the classes, or a colour bar where they are too many."""
   if len(first) <= _MAX_LEGEND:
-    names = [_short(name, 16) for name in class_names]
+    names = [style.short(name) for name in class_names]
     handles = [
         mpatches.Patch(color=color, label=name) for color, name in zip(colors, names, strict=True)
     ]
@@ -744,8 +724,3 @@ def _heading(figure, text, left_out):
   if left_out:
     text += f'\n{left_out:,} more are left out: their true class is unknown'
   figure.suptitle(text, x=0.01, ha='left', fontsize=10, fontweight='bold')
-
-
-def _short(name, length):
-  """The name, cut where it is too long, without a dollar sign that would start a formula."""
-  return style.plain(name if len(name) <= length else name[:length - 3] + '...')

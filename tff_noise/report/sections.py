@@ -258,7 +258,6 @@ def _stages(spans):
 
 
 def _federation(run, scene):
-  del run  # Unused.
   clients = scene.num_clients
   classes = int(max(scene.noisy_label.max(), scene.clean_label.max())) + 1
   ours = scene.client_of != scene_lib.SERVER
@@ -270,7 +269,7 @@ def _federation(run, scene):
   return [
       blocks.Picture(
           'federation',
-          plots.federation(counts),
+          plots.federation(counts, run.names_of_classes(classes)),
           f'Labels as the clients hold them, after noise; white: none. A client holds '
           f'{_range(scene.sizes)} examples of {_range(held)} classes.',
       ),

@@ -29,7 +29,7 @@ def _build(run, scene):
   else:
     shown.append(blocks.Text('How the labels really were changed, nobody knows.'))
   figure = scene_plots.transition_estimate(
-      estimate, counts, tuple(map(str, range(classes))), left_out=int(held.sum() - known.sum())
+      estimate, counts, run.names_of_classes(classes), left_out=int(held.sum() - known.sum())
   )
   caption = 'P(label | true class), in percent; rows are true classes.'
   if counts is not None:
