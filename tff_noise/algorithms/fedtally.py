@@ -27,10 +27,9 @@ FedDiv's filter, an average of the clients' own mixtures of losses (Li et al., A
 adjustment is Menon et al.'s (ICLR 2021), by client as in FedLC (Zhang et al., ICML 2022); the
 anchor below is Patrini et al.'s (CVPR 2017) assumption about the surest examples. The prior over
 rates, where it is learned, is the nonparametric one of Kiefer and Wolfowitz (1956). We know of no
-method with secure sums of posteriors of clients' noise rates, and have looked no further than
-benchmarks/NOTES.md says.
+method with secure sums of posteriors of clients' noise rates, but have not searched for one.
 
-Off until measured (see there):
+Off until a measurement earns them their place (benchmarks/NOTES.md has the first):
 - `learned_prior`: a follows the sum of post, 2 % of it uniform.
 - `noise_by_class`: each class's own rate e_j and the client's own R, by three steps of EM that
   start from eta and R (10 examples of shrinkage each).
