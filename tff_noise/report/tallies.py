@@ -76,8 +76,8 @@ def _build(run, scene):
       blocks.Picture(
           'anchor', _history_picture(found.history),
           'The anchor is the share of labels that the model\'s surest predictions deny. Above a '
-          'sharpness of 1 (--param=max_sharpness) the model is sharpened while it exceeds the '
-          'mean noise rate.',
+          'sharpness of 1 (--param=max_sharpness) the model is sharpened while the smallest anchor '
+          'so far exceeds the mean noise rate.',
       ),
   ]
 
@@ -105,23 +105,20 @@ def _checked(run):
 @style.styled
 def _rates_picture(found: _Found, truth: np.ndarray | None) -> mfigure.Figure:
   figure, axes = style.new_axes(height=3.2)
-  width = 0.018 if truth is not None else 0.03
-  axes.bar(
-      found.rates - (width / 2 if truth is not None else 0), 100 * found.shares, width,
-      color=style.DARK, label='from sums',
-  )
+  # Not to scale: the first rates are closer together than the others.
+  x, width = np.arange(len(found.rates)), 0.8 if truth is None else 0.4
+  first = x if truth is None else x - width / 2
+  axes.bar(first, 100 * found.shares, width, color=style.DARK, label='from sums')
   if truth is not None:
     truth = truth[np.isfinite(truth)]
     nearest = np.abs(truth[:, np.newaxis] - found.rates).argmin(axis=1)
     counts = np.bincount(nearest, minlength=len(found.rates))
-    axes.bar(
-        found.rates + width / 2, 100 * counts / max(len(truth), 1), width, color=style.MIDDLE,
-        label='truth',
-    )
+    shares = 100 * counts / max(len(truth), 1)
+    axes.bar(x + width / 2, shares, width, color=style.MIDDLE, label='truth')
     axes.legend(loc='upper right')
   axes.grid(axis='y')
-  axes.set_xlim(-0.04, 0.99)
-  axes.set_xlabel('noise rate: share of wrong labels of a client')
+  axes.set_xticks(x, [f'{100 * rate:.0f}' for rate in found.rates])
+  axes.set_xlabel('noise rate: wrong labels of a client, %')
   axes.set_ylabel('clients, %')
   axes.set_title(f'Noise rates of clients: {found.mean_rate:.1%} on average, from sums')
   return figure

@@ -1,0 +1,91 @@
+"""Tests of the report's section on what sums told FedTally's server.
+
+The scene of `run_files` has three clients and three classes, and three of twelve labels wrong.
+"""
+
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tests.report import run_files
+from tests.report import section_test_case
+from tff_noise import types
+from tff_noise.data import scene as scene_lib
+from tff_noise.report import runs
+from tff_noise.report import sections
+from tff_noise.report import tallies
+
+
+def _found(**changes):
+  table = (1 - np.eye(3)) / 2
+  return {
+      'rates': [0.0, 0.2, 0.4], 'clients_by_rate': [0.5, 0.25, 0.25], 'mean_rate': 0.15,
+      'table': table.tolist(),
+      'history': {'anchor': [1.0, 0.5], 'mean_rate': [0.1, 0.15], 'sharpness': [1.0, 1.2]},
+      **changes,
+  }
+
+
+class TalliesTest(section_test_case.SectionTestCase):
+
+  SECTION = tallies.SECTION
+
+  def contents(self, **changes):
+    return {
+        'config': run_files.config(method='fedtally'),
+        'summary': section_test_case.summary('fedtally', fedtally=_found(**changes)),
+    }
+
+  def test_is_part_of_the_report(self):
+    run = self.read()
+    titles = [s.title for s in sections.build(run, runs.read_scene(run))]
+    self.assertIn(tallies.SECTION.title, titles)
+    other = runs.read_run(run_files.write(self.path + '_other'))
+    self.assertFalse(tallies.SECTION.applies(other))
+
+  def test_says_what_sums_say_and_what_is_true(self):
+    (text,) = self.texts(self.section())
+    truth = np.nanmean(run_files.scene().realised_rate)
+    self.assertIn('a client is 15.0%', text.text)
+    self.assertEndsWith(text.text, f'In truth it is {truth:.1%}.')
+
+  def test_rates_beside_those_of_the_clients(self):
+    axes = self.pictures(self.section())['noise_rates_from_sums'].figure.axes[0]
+    heights = [bar.get_height() for bar in axes.patches]
+    np.testing.assert_allclose(heights[:3], [50, 25, 25])
+    self.assertAlmostEqual(sum(heights[3:]), 100)
+    self.assertEqual([t.get_text() for t in axes.get_xticklabels()], ['0', '20', '40'])
+
+  def test_what_is_behind_wrong_labels(self):
+    # One of class 0 is labelled 2, one of class 1 is 0, one of class 2 is 1.
+    picture = self.pictures(self.section())['corrections_from_sums']
+    ours, truth = (
+        {t.get_text() for t in axes.texts} for axes in picture.figure.axes[:2]
+    )
+    self.assertEqual((ours, truth), ({'50'}, {'100'}))
+
+  def test_truth_that_nobody_knows(self):
+    run_files.write(self.path, **self.contents())
+    scene_lib.save(section_test_case.unknown_truth(), self.path + '/scene.npz')
+    run = runs.read_run(self.path)
+    shown = tallies.SECTION.build(run, runs.read_scene(run))
+    self.assertIn('nobody knows', self.texts(shown)[0].text)
+    pictures = self.pictures(shown)
+    self.assertLen(pictures['noise_rates_from_sums'].figure.axes[0].patches, 3)
+    self.assertNotIn('Right:', pictures['corrections_from_sums'].caption)
+
+  @parameterized.parameters(
+      {'rates': [0.0]}, {'rates': 'none'}, {'clients_by_rate': [1.0]}, {'mean_rate': float('nan')},
+      {'table': [[0.0, 1.0]]}, {'history': {'anchor': [1.0]}}, {'history': None},
+  )
+  def test_damaged(self, **wrong):
+    with self.assertRaisesRegex(types.UsageError, 'summary.json is damaged: fedtally'):
+      self.section(**wrong)
+
+  def test_fewer_classes_than_the_scene(self):
+    with self.assertRaisesRegex(types.UsageError, 'a table of 2 classes, scene.npz has more'):
+      self.section(table=[[0.0, 1.0], [1.0, 0.0]])
+
+
+if __name__ == '__main__':
+  absltest.main()
