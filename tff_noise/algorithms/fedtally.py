@@ -22,12 +22,17 @@ examples to no preference. In `warm_up`, until the model knows something, `q_i =
 
 It is one step a round of EM for the model of Dawid and Skene (1979; with a learner in place of
 votes: Raykar et al., JMLR 2010) in which clients are annotators, with one rate each and a shared
-table of confusions (a hierarchy of annotators: Paun et al., TACL 2018). What is summed differs from
-FedDiv's filter, an average of the clients' own mixtures of losses (Li et al., AAAI 2024). Logit
-adjustment is Menon et al.'s (ICLR 2021), by client as in FedLC (Zhang et al., ICML 2022); the
-anchor below is Patrini et al.'s (CVPR 2017) assumption about the surest examples. The prior over
-rates, where it is learned, is the nonparametric one of Kiefer and Wolfowitz (1956). We know of no
-method with secure sums of posteriors of clients' noise rates, but have not searched for one.
+table of confusions (a hierarchy of annotators: Paun et al., TACL 2018). Clients as Dawid and
+Skene's annotators are not new in federated learning: FedDS (Dong et al., Information Sciences 745,
+2026) weighs clients at the server by reliabilities estimated so. Nor are noise rates estimated by
+client, as in FedLN (Tsouvalas et al., 2024) and FNRE (Rong et al., 2026), or filters that clients
+make together, as FedDiv's average of mixtures of losses (Li et al., AAAI 2024). Of FedDS, FedLN and
+FNRE the abstracts alone were read. Logit adjustment is Menon et al.'s (ICLR 2021), by client as in
+FedLC (Zhang et al., ICML 2022); the anchor below is Patrini et al.'s (CVPR 2017) assumption about
+the surest examples. The prior over rates, where it is learned, is the nonparametric one of Kiefer
+and Wolfowitz (1956). Four queries of a search engine found no other method that infers clients'
+noise rates and lets nothing of them leave a client but into sums; "of this package's own" says no
+more than that.
 
 Off until a measurement earns them their place (benchmarks/NOTES.md has the first):
 - `learned_prior`: a follows the sum of post, 2 % of it uniform.
