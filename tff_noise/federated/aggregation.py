@@ -49,7 +49,8 @@ class Aggregation(NamedTuple):
 _UPDATE_REASON = 'averaged into the next global model'
 # Not `Counts`: whether training diverges depends on what the examples are.
 _WEIGHT_REASON = (
-    'number of examples, the weight of the update in the mean; 0 where training diverged'
+    'the weight of the update in the mean, its number of examples or what a method makes of it; 0 '
+    'where training diverged'
 )
 
 
