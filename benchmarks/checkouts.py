@@ -14,6 +14,7 @@ checkouts can read. Give it seeds that are reported nowhere. Medians of runs.
 import argparse
 import csv
 import glob
+import multiprocessing
 import os
 import re
 import subprocess
@@ -131,7 +132,6 @@ def write_images(path: str, num_training: int) -> None:
   """Writes random images of CIFAR-10's size and labels of ten classes, as `--dataset=npz` has."""
   draw = np.random.default_rng(0)
 
-
   def examples(suffix, count):
     x = draw.integers(0, 256, (count, 32, 32, 3)).astype(np.uint8)
     return {f'x{suffix}': x, f'y{suffix}': np.arange(count) % 10}
@@ -190,7 +190,7 @@ def loop_seconds(workload: Workload) -> list[float]:
 
 def _rounds(arguments, scratch):
   # Else the loops' own memory and threads would stay for the runs that follow.
-  peak = float(_in_child('machine_operations()'))
+  peak = _in_child(machine_operations)
   print(f'matrix product: {peak / 1e9:.0f} GFLOP/s\n')
   print('| workload | before, s | after, s | before / after | plain loop, s | after / loop '
         '| GFLOP/s | of the product | before, MiB | after, MiB | after / before |')
@@ -207,13 +207,13 @@ def _rounds(arguments, scratch):
       checkouts = [('before', arguments.before), ('after', '.')]
       for side, checkout in checkouts[:: 1 if repeat % 2 else -1]:
         sides[side].append(train(checkout, workload, data, scratch))
-      loop += eval(_in_child(f'loop_seconds({workload!r})'))  # pylint: disable=eval-used
+      loop += _in_child(loop_seconds, workload)
     before, after = (
         float(np.median([s for one in sides[side] for s in one.seconds])) for side in sides
     )
     old, new = (max(one.peak_mib for one in sides[side]) for side in sides)
     examples = workload.clients * workload.size * _EPOCHS
-    forward = int(_in_child(f'forward_operations({workload.model!r})'))
+    forward = _in_child(forward_operations, workload.model)
     rate = _PASSES * forward * examples / after
     print(
         f'| {workload.title()} | {before:.2f} | {after:.2f} | {before / after:.2f} '
@@ -223,13 +223,10 @@ def _rounds(arguments, scratch):
     )
 
 
-def _in_child(expression):
-  """What a process of its own prints of this expression."""
-  code = f'from benchmarks.checkouts import *; print(repr({expression}))'
-  done = subprocess.run(
-      [sys.executable, '-c', code], stdout=subprocess.PIPE, check=True, text=True
-  )
-  return done.stdout.splitlines()[-1]
+def _in_child(function, *arguments):
+  """What `function` returns in a process of its own."""
+  with multiprocessing.get_context('spawn').Pool(1) as pool:
+    return pool.apply(function, arguments)
 
 
 def _grid(arguments, scratch):

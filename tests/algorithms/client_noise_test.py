@@ -275,7 +275,7 @@ class RunTest(federated_test_case.FederatedTestCase):
     task = _task(shield=_POISSON)
     return task._replace(sampling=protection.POISSON, rounds=6, clients_per_round=1)
 
-  @parameterized.parameters('fedavg', 'elr', 'coteaching')
+  @parameterized.parameters('fedavg', 'elr', 'coteaching', 'fedtally')
   def test_poisson_samples_may_be_empty_and_release_noise_all_the_same(self, name):
     # Clients of elr keep something, which TFF cannot return of nobody.
     task = self._poisson_task()

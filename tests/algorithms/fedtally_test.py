@@ -1,5 +1,7 @@
 """FedTally: its filter and its tallies by hand, whole runs in NumPy, and what it degenerates to."""
 
+import types as python_types
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest
@@ -189,11 +191,10 @@ class ServerTest(parameterized.TestCase):
     self.assertAlmostEqual(prior[0], (0.75 + 0.02 / 21) / 1.02, places=6)
 
 
-def _task(federation, base='', warm_up=0, train=3, **changes):
+def _task(federation, base='', rounds=3, **changes):
   # One batch an epoch: the order of examples is nothing to care for.
   return method_runs.task(federation, base, **{
-      'stages': {'warm_up': warm_up, 'train': train}, 'rounds': warm_up + train,
-      'training': types.LocalTraining(2, 100, 0.5), **changes,
+      'rounds': rounds, 'training': types.LocalTraining(2, 100, 0.5), **changes,
   })
 
 
@@ -292,7 +293,8 @@ class RunTest(federated_test_case.FederatedTestCase):
   )
   def test_whole_run_equals_numpy(self, params):
     federation = _noisy()
-    task = _task(federation, warm_up=2, train=6, clients_per_round=3)
+    task = _task(federation, rounds=8, clients_per_round=3)
+    params['warm_up_share'] = 0.25
     expected = _NumPy(federation, parameters.FedTallyParams(**params), task.training, 2, 8)
     for _ in range(8):
       expected.round()
@@ -324,16 +326,14 @@ class RunTest(federated_test_case.FederatedTestCase):
         for n in (4, 8, 6)
     )
     federation = types.Federation(clients, 2, 3)
-    task = _task(federation, base, warm_up=3, train=0)
-    weights, _ = method_runs.trained('fedtally', federation, task)
-    alone, _ = method_runs.trained(
-        base or 'fedavg', federation, task._replace(stages={})
-    )
+    task = _task(federation, base)
+    weights, _ = method_runs.trained('fedtally', federation, task, warm_up_share=0.99)
+    alone, _ = method_runs.trained(base or 'fedavg', federation, task)
     np.testing.assert_allclose(weights, alone, atol=1e-6)
 
   def test_secure_sums_come_to_the_same(self):
     federation = _noisy()
-    task = _task(federation, warm_up=1, train=3)
+    task = _task(federation, rounds=8)
     plain, _ = method_runs.run('fedtally', federation, task)
     secure = aggregation.secure_weighted_mean(update_bound=10.0, max_examples=40)
     summed, _ = method_runs.run('fedtally', federation, task._replace(aggregation=secure))
@@ -344,7 +344,7 @@ class RunTest(federated_test_case.FederatedTestCase):
   def test_it_finds_how_much_noise_there_is(self):
     federation = _noisy((80, 80, 80, 80), (0.0, 0.0, 0.4, 0.4))
     task = _task(
-        federation, warm_up=5, train=35, clients_per_round=4,
+        federation, rounds=40, clients_per_round=4,
         training=types.LocalTraining(5, 20, 0.5),
     )
     state, _ = method_runs.run('fedtally', federation, task)
@@ -352,7 +352,6 @@ class RunTest(federated_test_case.FederatedTestCase):
     found = algorithm.report.summary(state.records)['fedtally']
     self.assertAlmostEqual(found['mean_rate'], 0.2, delta=0.06)
     np.testing.assert_allclose(sum(found['clients_by_rate']), 1, atol=1e-6)
-    self.assertLen(found['history']['anchor'], 40)
     columns = algorithm.report.columns(state)
     self.assertAlmostEqual(columns['mean_noise_rate'], found['mean_rate'], places=6)
 
@@ -368,9 +367,62 @@ class RunTest(federated_test_case.FederatedTestCase):
     x[0, 0] = np.inf
     broken = (federation.clients[0]._replace(x=x), federation.clients[1])
     federation = federation._replace(clients=broken)
-    state, clients = method_runs.run('fedtally', federation, _task(federation, train=1))
+    state, clients = method_runs.run('fedtally', federation, _task(federation, rounds=1))
     self.assertEqual(clients.traffic.rejected, 1)
     self.assertEqual(state.records[fedtally.SURE].sum(), 10)
+
+
+class LossTest(parameterized.TestCase):
+  """Of one example of two classes, whose logits say p = (.8, .2)."""
+
+  _P = np.array([0.8, 0.2])
+
+  def _loss(self, form, q, *, round_num=1, warm_up=0, adjustment=(0.0, 0.0), mixup=None):
+    columns = {
+        'targets': tf.constant(q, tf.float32),
+        'adjustment': tf.fill([len(q), 1], 1.0) * tf.constant(adjustment, tf.float32),
+    }
+    params = parameters.FedTallyParams(mixup_alpha=1.0 if mixup else 0.0)
+    if mixup:
+      columns.update(others=tf.constant(mixup[0]), share=tf.constant(mixup[1]))
+    step = python_types.SimpleNamespace(
+        columns=columns, logits=tf.repeat(tf.math.log([self._P]), len(q), axis=0),
+        client=python_types.SimpleNamespace(round_num=round_num),
+    )
+    task = _task(_noisy(), training=types.LocalTraining(1, 10, 0.1, loss=form))
+    step.logits = tf.cast(step.logits, tf.float32)
+    return float(fedtally.client(task, params, warm_up).loss(step))
+
+  def test_soft_targets(self):
+    expected = -(0.7 * np.log(0.8) + 0.3 * np.log(0.2))
+    self.assertAlmostEqual(self._loss(types.CrossEntropy(), [[0.7, 0.3]]), expected, places=5)
+
+  def test_adjusted_logits(self):
+    # log p + log(K pi): (.8 x 1.5, .2 x .5) is (12, 1) / 13.
+    found = self._loss(types.CrossEntropy(), [[1, 0]], adjustment=np.log([1.5, 0.5]))
+    self.assertAlmostEqual(found, -np.log(12 / 13), places=5)
+
+  def test_temperature_is_of_the_network_and_not_of_the_adjustment(self):
+    # softmax(z / 2 + log(K pi)): (sqrt(.8) x 1.5, sqrt(.2) x .5).
+    form = types.CrossEntropy(temperature=2.0)
+    found = self._loss(form, [[1, 0]], adjustment=np.log([1.5, 0.5]))
+    self.assertAlmostEqual(found, -np.log(6 / 7), places=5)
+
+  def test_mixup_mixes_targets(self):
+    # q of the first is .75 (1, 0) + .25 (0, 1), of the second the reverse.
+    found = self._loss(types.CrossEntropy(), [[1, 0], [0, 1]], mixup=([1, 0], 0.75))
+    self.assertAlmostEqual(found, -np.log(0.8) / 2 - np.log(0.2) / 2, places=5)
+    found = self._loss(types.CrossEntropy(), [[1, 0], [1, 0]], mixup=([1, 0], 0.75))
+    self.assertAlmostEqual(found, -np.log(0.8), places=5)
+
+  def test_reports_are_corrected_for_their_flips_until_the_filter_takes_them_out(self):
+    form = types.CrossEntropy(keep_probability=0.75)
+    # P(report 0) = .75 x .8 + .25 x .2.
+    warm = self._loss(form, [[1, 0]], round_num=2, warm_up=2)
+    self.assertAlmostEqual(warm, -np.log(0.65), places=5)
+    self.assertAlmostEqual(
+        self._loss(form, [[1, 0]], round_num=3, warm_up=2), -np.log(0.8), places=5
+    )
 
 
 class DeclaredTest(federated_test_case.FederatedTestCase):
@@ -388,7 +440,7 @@ class DeclaredTest(federated_test_case.FederatedTestCase):
     task = task._replace(aggregation=task.aggregation._replace(scalar=None))
     with self.assertRaisesRegex(types.UsageError, 'learned_prior and max_sharpness'):
       method_runs.build('fedtally', task, learned_prior=True)
-    self.assertEmpty(fedtally.client(task, parameters.FedTallyParams(), tallies=False).sums)
+    self.assertEmpty(fedtally.client(task, parameters.FedTallyParams(), 0, tallies=False).sums)
 
   @parameterized.parameters(1.0, 0.75)
   def test_known_flips_are_part_of_every_rate(self, keep):
@@ -398,10 +450,10 @@ class DeclaredTest(federated_test_case.FederatedTestCase):
     form = types.CrossEntropy(keep_probability=keep)
     training = types.LocalTraining(1, 10, 0.1, loss=form)
     task = _task(method_runs.one_client(x, y), training=training)
-    client = fedtally.client(task, parameters.FedTallyParams())
+    client = fedtally.client(task, parameters.FedTallyParams(), warm_up=0)
     output = one_client.run(
         toy.client(0, x, y), weights=50 * np.eye(2), training=training._asdict(),
-        received={**client.receives, fedtally.FILTERS: np.int32(1)}, **client._asdict(),
+        received=client.receives, **client._asdict(),
     )
     wrong = 1 - (1 - _RATES) * keep
     expected = fedtally.first_prior() * (1 - wrong) ** 6 * wrong**4
@@ -410,9 +462,8 @@ class DeclaredTest(federated_test_case.FederatedTestCase):
     self.assertAlmostEqual(output.weight, 10 * (1 - expected @ _RATES), places=3)
 
   def test_warm_up_is_a_share_of_the_rounds(self):
-    task = _task(_noisy())._replace(rounds=40, stages={})
-    params = parameters.FedTallyParams()
-    self.assertEqual(fedtally.stage_lengths(task, params), {'warm_up': 6, 'train': 34})
+    task = _task(_noisy(), rounds=40)
+    self.assertEqual(fedtally.warm_up_rounds(task, parameters.FedTallyParams()), 6)
 
   @parameterized.parameters(
       {'warm_up_share': 1.0}, {'average': 1.0}, {'max_sharpness': 0.5}, {'top_share': 0.0},

@@ -532,6 +532,18 @@ class OptimizerTest(federated_test_case.FederatedTestCase):
     )
     np.testing.assert_allclose(output.update.trainable[0], [[5, 1], [1, 1]])
 
+  @parameterized.parameters((0.5, 1.25, 1.25), (0.5, 9.0, 2.0), (0.5, -1.0, 0.0), (1e38, 1.0, 0.0))
+  def test_a_program_weighs_its_update_by_at_most_its_examples(self, learning_rate, wanted, given):
+    output = one_client.run(
+        toy.client(3, [[1e3, 1e3], [1e3, -1e3]], [0, 1]),
+        training={'epochs': 2, 'batch_size': 2, 'learning_rate': learning_rate},
+        final=lambda r: program.Sent(weight=tf.constant(wanted)),
+    )
+    self.assertAlmostEqual(output.weight, given)
+    # A weight of 0 leaves nothing of the update; the losses' mean is of examples, as ever.
+    self.assertEqual(np.abs(output.update.trainable[0]).max() > 0, given > 0)
+    self.assertEqual(output.sums['examples'], 0 if learning_rate > 1 else 2)
+
   @parameterized.parameters((0.5, False), (1e38, True))
   def test_diverged_client_keeps_its_states_and_adds_nothing(self, learning_rate, diverged):
     def final(result):

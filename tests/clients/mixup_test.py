@@ -30,7 +30,11 @@ class MixupTest(federated_test_case.FederatedTestCase):
       labels, others = (
           tf.cast(v, tf.float32) for v in (s.labels, s.columns[mixup.OTHER_LABELS])
       )
-      total = s.logits[0, 9] * s.columns[mixup.SHARE]
+      # The other's label by its place in the batch is the label that is given.
+      same = tf.reduce_all(tf.equal(
+          tf.gather(s.labels, s.columns[mixup.OTHERS]), s.columns[mixup.OTHER_LABELS]
+      ))
+      total = s.logits[0, 9] * s.columns[mixup.SHARE] / tf.cast(same, tf.float32)
       for k in range(3):
         total += s.logits[k, k] + s.logits[k, 3 + k] * labels[k] + s.logits[k, 6 + k] * others[k]
       return total

@@ -21,8 +21,14 @@ def _found(**changes):
   return {
       'rates': [0.0, 0.2, 0.4], 'clients_by_rate': [0.5, 0.25, 0.25], 'mean_rate': 0.15,
       'table': table.tolist(),
-      'history': {'anchor': [1.0, 0.5], 'mean_rate': [0.1, 0.15], 'sharpness': [1.0, 1.2]},
       **changes,
+  }
+
+
+def _columns(**changes):
+  return {
+      'anchor': [1.0, 0.5, 0.4, 0.4], 'mean_noise_rate': [0.1, 0.15, 0.15, 0.15],
+      'sharpness': [1.0, 1.0, 1.2, 1.3], **changes,
   }
 
 
@@ -30,8 +36,9 @@ class TalliesTest(section_test_case.SectionTestCase):
 
   SECTION = tallies.SECTION
 
-  def contents(self, **changes):
+  def contents(self, columns=None, **changes):
     return {
+        'metrics': run_files.metrics(**_columns(**(columns or {}))),
         'config': run_files.config(method='fedtally'),
         'summary': section_test_case.summary('fedtally', fedtally=_found(**changes)),
     }
@@ -62,7 +69,7 @@ class TalliesTest(section_test_case.SectionTestCase):
     ours, truth = (
         {t.get_text() for t in axes.texts} for axes in picture.figure.axes[:2]
     )
-    self.assertEqual((ours, truth), ({'50'}, {'100'}))
+    self.assertEqual((ours, truth), ({'50.0', '–'}, {'100', '–'}))
 
   def test_truth_that_nobody_knows(self):
     run_files.write(self.path, **self.contents())
@@ -76,11 +83,20 @@ class TalliesTest(section_test_case.SectionTestCase):
 
   @parameterized.parameters(
       {'rates': [0.0]}, {'rates': 'none'}, {'clients_by_rate': [1.0]}, {'mean_rate': float('nan')},
-      {'table': [[0.0, 1.0]]}, {'history': {'anchor': [1.0]}}, {'history': None},
+      {'table': [[0.0, 1.0]]},
   )
   def test_damaged(self, **wrong):
     with self.assertRaisesRegex(types.UsageError, 'summary.json is damaged: fedtally'):
       self.section(**wrong)
+
+  @parameterized.parameters('nan', 'low')
+  def test_damaged_columns(self, value):
+    with self.assertRaisesRegex(types.UsageError, 'metrics.csv is damaged: one of anchor'):
+      self.section(columns={'sharpness': [1.0, 1.0, value, 1.0]})
+
+  def test_rounds_on_one_axis(self):
+    lines = self.pictures(self.section())['anchor'].figure.axes[0].lines
+    np.testing.assert_allclose(lines[0].get_ydata(), [100, 50, 40, 40])
 
   def test_fewer_classes_than_the_scene(self):
     with self.assertRaisesRegex(types.UsageError, 'a table of 2 classes, scene.npz has more'):

@@ -89,7 +89,7 @@ _ENTRIES = (
     Entry('fedtally', 'a filter of noisy labels from sums alone: clients as annotators whose noise '
           'rates are inferred',
           'of this package; no paper', 'fedtally:build', parameters.FedTallyParams,
-          stages=('warm_up', 'train'), takes_base=True, report=('tallies',)),
+          takes_base=True, plans_rounds=True, report=('tallies',)),
     Entry('feddiv', 'one filter of noisy labels, a mixture over the losses of all clients',
           'Li et al., FedDiv: Collaborative Noise Filtering for Federated Learning with Noisy '
           'Labels, AAAI 2024',

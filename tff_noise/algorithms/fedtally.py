@@ -18,7 +18,8 @@ and its update counts as `n max(1 - eta, .02)` examples. Summed over clients, an
 post (G numbers), `W[j, k] = sum of (1 - c_i) v_i(k) where y_i = j` (K x K), and a histogram H of
 how certain `softmax(f(x_i; w))` is, beside how often its first class is the label (2 x 100). The
 server adds them up, each round counting 0.9 times the one after it: R are W's rows, shrunk by 5
-examples to no preference. In `warm_up`, until the model knows something, `q_i = onehot(y_i)`.
+examples to no preference. In the first rounds (`warm_up_share`), until the model knows something,
+`q_i = onehot(y_i)`.
 
 It is one step a round of EM for the model of Dawid and Skene (1979; with a learner in place of
 votes: Raykar et al., JMLR 2010) in which clients are annotators, with one rate each and a shared
@@ -44,8 +45,8 @@ Off until a measurement earns them their place (benchmarks/NOTES.md has the firs
 - `max_sharpness` above 1: noise that is the same at all clients is explained by a model that has
   learned it, with eta = 0. The anchor is the share of labels that the surest `top_share` of all
   predictions deny, its smallest value so far; from the second fifth of the rounds on
-  `gamma <- clip(gamma exp(.3 (anchor - mean eta)), 1, max_sharpness)`. A guard holds gamma at 1
-  until the model is better than the labels by the sums themselves: they agree in a share
+  `gamma <- clip(gamma exp(.3 (anchor - mean eta)), 1, max_sharpness)`. A guard leaves gamma as it
+  is where the sums do not show that the model is better than the labels: they agree in a share
   `A = T (1 - anchor) + (1 - T) anchor / (K - 1)` of examples if it is right in T of them and errs
   without regard to the label, and `T >= 1 - anchor` has to hold. (A model that has learned the
   noise agrees more often: the guard opens too early then.)
@@ -79,16 +80,14 @@ from tff_noise.models import keras_model
 from tff_noise.models import losses
 from tff_noise.uplink import uplink
 
-WARM_UP, TRAIN = 'warm_up', 'train'
-
 # eta_g: fine where clean clients have to be told from those with one label in twenty wrong.
 RATES = np.array([0, 0.02, *np.arange(1, 20) / 20], np.float32)
 # Of 1 - max p, twenty to a power of ten: with noisy labels a calibrated model is seldom very sure.
 BINS, _BINS_A_DECADE = 100, 20
 
 # What clients receive.
-PRIOR, TABLE, SHARPNESS, FILTERS, AVERAGED = (
-    'noise_rate_prior', 'correction_table', 'sharpness', 'filters', 'averaged_model'
+PRIOR, TABLE, SHARPNESS, AVERAGED = (
+    'noise_rate_prior', 'correction_table', 'sharpness', 'averaged_model'
 )
 # What they send.
 POSTERIORS, CORRECTIONS, SURE, AGREED = (
@@ -127,6 +126,7 @@ def log_likelihoods(
     rates: float32 `[G]`.
   """
   of_label, of_others = _two_ways(r, labels, tf.gather(table, labels))
+  # L_i(eta) = (1 - eta) r_i(y_i) + eta sum_k R[y_i, k] r_i(k).
   mixed = (1 - rates) * of_label[:, tf.newaxis] + rates * of_others[:, tf.newaxis]
   return tf.math.log(mixed + 1e-8)
 
@@ -139,6 +139,7 @@ def _two_ways(r, labels, rows):
 
 def posterior(log_likelihoods_: tf.Tensor, prior: tf.Tensor) -> tf.Tensor:
   """Returns float32 `[G]`, post of log L_i, `[n, G]`, and a; a itself for no examples."""
+  # post_g ~ a_g prod_i L_i(eta_g).
   return tf.nn.softmax(tf.reduce_sum(log_likelihoods_, axis=0) + tf.math.log(prior + 1e-6))
 
 
@@ -167,7 +168,9 @@ def filtered(r: tf.Tensor, labels: tf.Tensor, table: tf.Tensor, rates: tf.Tensor
   of_label, of_others = _two_ways(r, labels, rows)
   e = tf.gather(rates, labels)
   right = (1 - e) * of_label
+  # c_i = (1 - e) r_i(y_i) / L_i(e).
   clean = right / (right + e * of_others + _TINY)
+  # v_i(k) = R[y_i, k] r_i(k) / sum_l R[y_i, l] r_i(l).
   v = rows * r / (of_others + _TINY)[:, tf.newaxis]
   return Filtered(clean, (1 - clean)[:, tf.newaxis] * v)
 
@@ -235,19 +238,23 @@ def _teacher(client, p):
 
 
 def client(
-    task: task_lib.Task, p: parameters.FedTallyParams, *, tallies: bool = True
+    task: task_lib.Task, p: parameters.FedTallyParams, warm_up: int, *, tallies: bool = True
 ) -> program.ClientProgram:
   """Judges its labels, trains on what it makes of them, and tallies.
 
   Args:
     task: What is trained.
     p: The parameters.
+    warm_up: Rounds in which it trains on the labels as they are.
     tallies: Whether anything but the update is sent.
   """
   form, num_classes = task.training.loss, task.num_classes
   # What is left of the labels' own noise after q has no flips in it.
   of_targets = form._replace(keep_probability=1.0)
   most_examples = max(1, int(task.client_sizes.max()))
+
+  def filters(client):
+    return client.round_num > warm_up
 
   def columns(client):
     labels, received = client.labels, client.received
@@ -256,14 +263,15 @@ def client(
     r = tf.nn.softmax(received[SHARPNESS] * logits)
     rates = 1 - (1 - RATES) * form.keep_probability
     found = log_likelihoods(r, labels, received[TABLE], rates)
-    rate = tf.reduce_sum(posterior(found, received[PRIOR]) * rates)
+    rate = tf.reduce_sum(posterior(found, received[PRIOR]) * rates)  # eta = sum_g post_g eta_g.
     if p.noise_by_class:
       judged = filtered_by_class(r, labels, received[TABLE], rate)
     else:
       judged = filtered(r, labels, received[TABLE], tf.fill([num_classes], rate))
     given = tf.one_hot(labels, num_classes)
+    # q_i = c_i onehot(y_i) + (1 - c_i) v_i.
     q = judged.clean[:, tf.newaxis] * given + judged.wrong
-    targets = tf.where(received[FILTERS] > 0, q, given)
+    targets = tf.where(filters(client), q, given)
     agreed = tf.equal(tf.argmax(sure, axis=1, output_type=tf.int32), labels)
     return program.Columns({
         'targets': targets,
@@ -283,21 +291,22 @@ def client(
     value = losses.soft_cross_entropy(adjusted, q, of_targets)
     if form.keep_probability < 1:
       # While q are the reports themselves, their own distribution is the model's flipped.
-      filters = s.client.received[FILTERS] > 0
-      value = tf.where(filters, value, losses.soft_cross_entropy(adjusted, q, form))
+      of_reports = losses.soft_cross_entropy(adjusted, q, form)
+      value = tf.where(filters(s.client), value, of_reports)
     return value
 
   def final(result):
     found, received = result.columns, result.client.received
     post = posterior(found['log_likelihoods'], received[PRIOR])
     rate = tf.reduce_sum(post * RATES)  # eta, known flips apart.
-    trusted = tf.where(received[FILTERS] > 0, tf.maximum(1 - rate, _SMALLEST_WEIGHT), 1.0)
+    trusted = tf.where(filters(result.client), tf.maximum(1 - rate, _SMALLEST_WEIGHT), 1.0)
     weight = result.num_examples * trusted
     if not tallies:
       return program.Sent(weight=weight)
     counted = {'minlength': BINS, 'maxlength': BINS, 'dtype': tf.int32}
-    sure = tf.math.bincount(found['bins'], **counted)
+    sure = tf.math.bincount(found['bins'], **counted)  # H's two rows.
     agreed = tf.math.bincount(tf.boolean_mask(found['bins'], found['agreed'] > 0), **counted)
+    # W[j, k] = sum of (1 - c_i) v_i(k) where y_i = j.
     wrong = tf.math.unsorted_segment_sum(found['wrong'], result.client.labels, num_classes)
     return program.Sent(
         weight=weight,
@@ -305,8 +314,7 @@ def client(
     )
 
   receives = {
-      PRIOR: first_prior(), TABLE: first_table(num_classes), SHARPNESS: np.float32(1),
-      FILTERS: np.int32(0),
+      PRIOR: first_prior(), TABLE: first_table(num_classes), SHARPNESS: np.float32(1)
   }
   if p.average:
     receives[AVERAGED] = _zeros(task.model)
@@ -387,9 +395,9 @@ def is_better_than_labels(
   return bool(right >= 1 - noise)
 
 
-def next_sharpness(gamma: float, lowest_anchor: float, mean_rate: float, most: float) -> float:
-  """Returns `clip(gamma exp(.3 (anchor - mean eta)), 1, most)`."""
-  return float(np.clip(gamma * np.exp(_SHARPNESS_STEP * (lowest_anchor - mean_rate)), 1.0, most))
+def next_sharpness(gamma: float, lowest_anchor: float, rate: float, most: float) -> float:
+  """Returns `clip(gamma exp(.3 (anchor - rate)), 1, most)`, rate the mean of eta."""
+  return float(np.clip(gamma * np.exp(_SHARPNESS_STEP * (lowest_anchor - rate)), 1.0, most))
 
 
 def tallied(records: algorithm.Records, sums: Mapping[str, np.ndarray]) -> algorithm.Records:
@@ -432,20 +440,16 @@ def averaged(
   )
 
 
-def stage_lengths(task: task_lib.Task, p: parameters.FedTallyParams) -> Mapping[str, int]:
-  """Returns the rounds of each stage; see `algorithm.require_rounds` for errors."""
-  warm_up = task.stages.get(WARM_UP, round(p.warm_up_share * task.rounds))
-  stages = {WARM_UP: warm_up, TRAIN: task.stages.get(TRAIN, task.rounds - warm_up)}
-  algorithm.require_rounds(task, stages)
-  return stages
+def warm_up_rounds(task: task_lib.Task, p: parameters.FedTallyParams) -> int:
+  """Returns in how many rounds labels are left as they are."""
+  return round(p.warm_up_share * task.rounds)
 
 
 def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algorithm:
   """Samples and trains in every round, and counts what clients send.
 
   Raises:
-    types.UsageError: If no round is left, or if parameters need sums and nothing but updates may
-      leave a client.
+    types.UsageError: If parameters need sums and nothing but updates may leave a client.
   """
   tallies = task.aggregation.scalar is not None
   if not tallies and (p.learned_prior or p.max_sharpness > 1):
@@ -453,13 +457,11 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
         '--client_dp_noise: nothing but updates may leave a client, and learned_prior and '
         'max_sharpness of fedtally need sums: leave these parameters out'
     )
-  stages = stage_lengths(task, p)
-  rounds = sum(stages.values())
-  train = computation.train('a round of train', task, client(task, p, tallies=tallies))
+  program_ = client(task, p, warm_up_rounds(task, p), tallies=tallies)
+  train = computation.train('a round of train', task, program_)
 
   def round_(state, clients):
     first = state.weights
-    state = state.send(**{FILTERS: np.int32(state.round_num >= stages[WARM_UP])})
     output = clients.train(train, state, clients.sample(train, state))
     state = output.state
     t = state.round_num + 1
@@ -471,40 +473,39 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
   def counted(state, sums, t):
     found = tallied(state.records, sums)
     posteriors, sure, agreed = (found[name] for name in (POSTERIORS, SURE, AGREED))
-    records = {**state.records, **found}
     state = state.record(**found).send(**{TABLE: next_table(found[CORRECTIONS])})
     if p.learned_prior:
       state = state.send(**{PRIOR: next_prior(posteriors)})
-    now = anchor(sure, agreed, p.top_share)
-    rate = mean_rate(posteriors)
-    lowest, gamma = float(records['lowest_anchor']), float(state.received[SHARPNESS])
-    if t > _SHARPNESS_FROM * rounds and p.max_sharpness > 1:
-      lowest = min(lowest, now)
-      if is_better_than_labels(sure, agreed, lowest, task.num_classes):
-        gamma = next_sharpness(gamma, lowest, rate, p.max_sharpness)
-      state = state.send(**{SHARPNESS: np.float32(gamma)})
-    history = records['history'].copy()
-    history[t - 1] = now, rate, gamma
-    return state.record(lowest_anchor=np.float64(lowest), history=history)
+    if p.max_sharpness == 1 or t <= _SHARPNESS_FROM * task.rounds:
+      return state
+    lowest = min(float(state.records['lowest_anchor']), anchor(sure, agreed, p.top_share))
+    state = state.record(lowest_anchor=np.float64(lowest))
+    if not is_better_than_labels(sure, agreed, lowest, task.num_classes):
+      return state
+    gamma = next_sharpness(
+        float(state.received[SHARPNESS]), lowest, mean_rate(posteriors), p.max_sharpness
+    )
+    return state.send(**{SHARPNESS: np.float32(gamma)})
 
   def report_columns(state):
     if not tallies or not state.round_num:
       return {}
-    found = state.records['history'][state.round_num - 1]
+    records = state.records
     return {
-        'anchor': float(found[0]), 'mean_noise_rate': float(found[1]), 'sharpness': float(found[2])
+        'anchor': anchor(records[SURE], records[AGREED], p.top_share),
+        'mean_noise_rate': mean_rate(records[POSTERIORS]),
+        'sharpness': float(state.received[SHARPNESS]),
     }
 
   num_classes = task.num_classes
   return algorithm.Algorithm(
-      round_, algorithm.computations_of(train), stages,
+      round_, algorithm.computations_of(train), {'train': task.rounds},
       records={
           POSTERIORS: _PRIOR_CLIENTS * first_prior().astype(np.float64),
           CORRECTIONS: np.zeros((num_classes, num_classes)),
           SURE: np.zeros(BINS),
           AGREED: np.zeros(BINS),
           'lowest_anchor': np.float64(1),
-          'history': np.full((rounds, 3), np.nan),
       } if tallies else {},
       evaluate=_evaluate if p.average else None,
       report=algorithm.Report(
@@ -529,12 +530,6 @@ def _summary(records: algorithm.Records) -> Mapping[str, object]:
           'clients_by_rate': (posteriors / posteriors.sum()).tolist(),
           'mean_rate': mean_rate(posteriors),
           'table': next_table(records[CORRECTIONS]).tolist(),
-          'history': {
-              name: values[np.isfinite(values)].tolist()
-              for name, values in zip(
-                  ('anchor', 'mean_rate', 'sharpness'), records['history'].T, strict=True
-              )
-          },
       }
   }
 

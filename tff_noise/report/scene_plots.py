@@ -214,6 +214,27 @@ def transition_estimate(
 
 
 @style.styled
+def wrong_labels(
+    estimate: np.ndarray, counts: np.ndarray | None, class_names: Sequence[str]
+) -> mfigure.Figure:
+  """Draws which class it is if a label is wrong, as it is believed and as it is, on one scale.
+
+  Args:
+    estimate: float `[K, K]`, P(true class | label, wrong) of each label (row), 0 on the diagonal.
+    counts: int `[K, K]`, wrong examples by label (row) and true class; None if unknown.
+    class_names: K names.
+  """
+  tables = {'from sums': estimate} | ({} if counts is None else {'truth': counts})
+  matrices = []
+  for title, values in tables.items():
+    wrong, kept, first = _wrong_and_kept(values)
+    matrices.append(_Matrix(wrong, np.full_like(kept, np.nan), first, 'true class', title))
+  figure = _matrices(matrices, class_names, rows='label')
+  _heading(figure, 'What is behind wrong labels', 0)
+  return figure
+
+
+@style.styled
 def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> mfigure.Figure:
   """Draws what each true class is taken for, in percent of the class.
 
@@ -237,7 +258,7 @@ class _Matrix(NamedTuple):
   title: str
 
 
-def _matrices(matrices, class_names, what='labels'):
+def _matrices(matrices, class_names, what='labels', rows='true class'):
   """A figure of one or two matrices side by side, on one scale."""
   classes, share = len(class_names), 1 / len(matrices)
   side = (style.WIDTH - 1.6) / 2
@@ -256,9 +277,9 @@ def _matrices(matrices, class_names, what='labels'):
     style.class_axis(axes.xaxis, class_names, m.first, m.columns, share=share)
     axes.set_xlabel(axes.get_xlabel().replace(' (', '\n('))
     axes.set_title(m.title, fontweight='normal')
-  style.class_axis(panels[0].yaxis, class_names, m.first, 'true class')
+  style.class_axis(panels[0].yaxis, class_names, m.first, rows)
   if most:
-    _wrong_bar(figure, panels, image, grey, what)
+    _wrong_bar(figure, panels, image, grey, what, rows)
   return figure
 
 
@@ -560,14 +581,14 @@ def _draw_wrong(axes, wrong, grey, most=None):
   return image
 
 
-def _wrong_bar(figure, panels, image, grey, what='labels'):
+def _wrong_bar(figure, panels, image, grey, what='labels', rows='true class'):
   bar = figure.colorbar(image, ax=list(panels), pad=0.02, aspect=30)
   bar.outline.set_visible(False)
   bar.locator = ticker.FixedLocator(_root_ticks(image.norm.vmax))
   bar.formatter = ticker.FuncFormatter(lambda value, _: f'{value:g}')
   bar.minorlocator = ticker.NullLocator()
   note = f'; grey: right {what}' if grey else ''
-  bar.set_label(f'wrong {what}, % of the true class\n(square-root scale; white: none{note})')
+  bar.set_label(f'wrong {what}, % of the {rows}\n(square-root scale; white: none{note})')
 
 
 def _annotate(axes, image, wrong, kept):

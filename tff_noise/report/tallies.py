@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib import colors as mcolors
 from matplotlib import figure as mfigure
 
 from tff_noise import types
@@ -11,19 +10,21 @@ from tff_noise.data import scene as scene_lib
 from tff_noise.report import blocks
 from tff_noise.report import figure_style as style
 from tff_noise.report import plots
+from tff_noise.report import scene_plots
 
-_MAX_ANNOTATED = 12
+# Columns of metrics.csv.
+_COLUMNS = ('anchor', 'mean_noise_rate', 'sharpness')
 
 
 class _Found(NamedTuple):
-  """What `summary.json` has.
+  """What `summary.json` and `metrics.csv` have.
 
   Attributes:
     rates: float `[G]`.
     shares: float `[G]`, of clients by noise rate.
     mean_rate: Of these.
     table: float `[K, K]`, which class it is if the label (row) is wrong.
-    history: float `[3, rounds]`: anchor, mean rate, sharpness.
+    history: float `[3, rounds]`: anchor, mean noise rate, sharpness.
   """
 
   rates: np.ndarray
@@ -57,8 +58,8 @@ def _build(run, scene):
     text += f' In truth it is {np.nanmean(truth):.1%}.'
   wrong = None
   if scene.flipped.any():
-    wrong = np.zeros((classes, classes))
-    np.add.at(wrong, (scene.noisy_label[scene.flipped], scene.clean_label[scene.flipped]), 1)
+    wrong = scene_plots.transitions(scene, scene.noisy_label, classes).T
+    np.fill_diagonal(wrong, 0)
   names = run.names_of_classes(classes)
   return [
       blocks.Text(text),
@@ -68,7 +69,7 @@ def _build(run, scene):
           + ('' if truth is None else ', and as it is, which the server does not see') + '.',
       ),
       blocks.Picture(
-          'corrections_from_sums', _table_picture(found.table, wrong, names),
+          'corrections_from_sums', scene_plots.wrong_labels(found.table, wrong, names),
           'Which class an example has if its label (row) is wrong, in percent: where clients '
           'give a label up, they believe this'
           + ('' if wrong is None else '. Right: what really is behind the wrong labels') + '.',
@@ -83,18 +84,20 @@ def _build(run, scene):
 
 
 def _checked(run):
-  """What the summary has; `UsageError` where it is damaged."""
+  """What the run has; `UsageError` where it is damaged."""
+  columns = [run.metrics.get(name) for name in _COLUMNS]
+  if not all(c is not None and c.dtype.kind == 'f' and np.isfinite(c).all() for c in columns):
+    raise types.UsageError(f'{run.path}/metrics.csv is damaged: one of {", ".join(_COLUMNS)}')
   try:
     found = run.summary['fedtally']
-    history = found['history']
     read = _Found(
         np.array(found['rates'], np.float64), np.array(found['clients_by_rate'], np.float64),
         float(found['mean_rate']), np.array(found['table'], np.float64),
-        np.array([history[n] for n in ('anchor', 'mean_rate', 'sharpness')], np.float64),
+        np.array(columns),
     )
     fits = read.rates.shape == read.shares.shape == (len(read.rates),) and len(read.rates) > 1
     classes = len(read.table)
-    fits = fits and read.table.shape == (classes, classes) and read.history.ndim == 2
+    fits = fits and read.table.shape == (classes, classes)
   except (KeyError, TypeError, ValueError):
     fits = False
   if not fits or not all(np.isfinite(values).all() for values in read):
@@ -121,47 +124,6 @@ def _rates_picture(found: _Found, truth: np.ndarray | None) -> mfigure.Figure:
   axes.set_xlabel('noise rate: wrong labels of a client, %')
   axes.set_ylabel('clients, %')
   axes.set_title(f'Noise rates of clients: {found.mean_rate:.1%} on average, from sums')
-  return figure
-
-
-@style.styled
-def _table_picture(table, wrong, names):
-  panels = [(100 * table, 'from sums')]
-  if wrong is not None:
-    sizes = wrong.sum(axis=1, keepdims=True)
-    shares = np.divide(100 * wrong, sizes, out=np.full(wrong.shape, np.nan), where=sizes > 0)
-    panels.append((shares, 'truth'))
-  classes, share = len(names), 1 / len(panels)
-  side = (style.WIDTH - 1.6) / 2
-  figure = style.new_figure(
-      height=float(np.clip(1.7 + 0.42 * classes, 3.2, side + 1.7)),
-      width=style.WIDTH if len(panels) > 1 else side + 1.6,
-  )
-  most = max(1.0, max(np.nanmax(values) for values, _ in panels))
-  all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-  first = np.arange(classes)
-  for axes, (values, title) in zip(all_axes, panels, strict=True):
-    shown = np.ma.masked_invalid(np.where(values > 0, values, np.nan))
-    image = axes.imshow(
-        shown, aspect='auto', interpolation='none', cmap=style.sequential(),
-        norm=mcolors.Normalize(0, most),
-    )
-    if classes <= _MAX_ANNOTATED:
-      for (row, column), value in np.ndenumerate(values):
-        if value > 0:
-          axes.text(
-              column, row, f'{value:.0f}', ha='center', va='center', fontsize=8,
-              color=style.text_color(image.cmap(image.norm(value))),
-          )
-    style.class_axis(axes.xaxis, names, first, 'true class', share=share)
-    axes.set_title(title, fontweight='normal')
-  style.class_axis(all_axes[0].yaxis, names, first, 'wrong label')
-  bar = figure.colorbar(image, ax=list(all_axes), pad=0.02, aspect=30)
-  bar.outline.set_visible(False)
-  bar.set_label('% of the wrong labels of the row')
-  figure.suptitle(
-      'What is behind wrong labels', x=0.01, ha='left', fontsize=10, fontweight='bold'
-  )
   return figure
 
 
