@@ -8,7 +8,8 @@ runs, one in each of the grid's first three columns, on seeds 101, 102 and 103, 
 reports; the try with the highest mean accuracy of the last 10 evaluations is chosen, one for all
 columns. --rounds (60) is that of the tries alone: 414 runs of some ten seconds. What is finished is
 not run again; --part=0/2 and --part=1/2 share the work between two processes, and the last to end
-writes the file. A try whose training diverges counts as an accuracy of 0.
+writes the file. A try whose training diverges counts as an accuracy of 0. --only=FedTally tries one
+row; the others of the file stay.
 """
 
 import copy
@@ -33,6 +34,7 @@ _FLAGS = flags.FlagValues()
 flags.DEFINE_string('root_dir', 'runs/tries', 'Where runs lie.', flag_values=_FLAGS)
 flags.DEFINE_string('out', '', 'The grid that is written.', flag_values=_FLAGS)
 flags.DEFINE_integer('rounds', 60, 'Of a try.', flag_values=_FLAGS)
+flags.DEFINE_string('only', '', 'The row that is tried; all if not given.', flag_values=_FLAGS)
 flags.DEFINE_string('part', '0/1', 'Which runs, of how many parts.', flag_values=_FLAGS)
 
 # Says in a run's directory why it has no end.
@@ -64,6 +66,7 @@ _PARAMETERS = {
     'FedCorr': ('mixup=true', 'mixup=false'),
     'ClipFL': ('prune=0.5', 'prune=0.3'),
     'FedDPCont': ('weight=1', 'weight=0.5'),
+    'FedTally': ('average=0', 'average=0.8'),
 }
 
 
@@ -73,6 +76,8 @@ def main(argv: list[str]) -> None:
   part, parts = map(int, values.part.split('/'))
   with open(_GRID, encoding='utf-8') as file:
     content = yaml.safe_load(file)
+  if values.only:
+    content['methods'] = [row for row in content['methods'] if row['name'] == values.only]
   tried = _with_tries(content)
   os.makedirs(values.root_dir, exist_ok=True)
   path = os.path.join(values.root_dir, f'tries_{part}.yaml')
@@ -160,12 +165,23 @@ def _write(path, content, grid):
     best = max(range(len(tries)), key=means.__getitem__)
     print(row['name'], tries[best], [f'{m:.2f}' for m in means])
     rows.append(_changed(row, *tries[best]))
+  if len(rows) == 1:
+    rows = _with_row(path, rows[0])
   title = content['title'].replace('at its published settings', 'after six tries')
   text = yaml.safe_dump(
       {**content, 'title': title, 'methods': rows}, sort_keys=False, allow_unicode=True
   )
   with open(path, 'w', encoding='utf-8') as file:
     file.write(f'# Written by benchmarks/tune_methods.py, from {_GRID}.\n{text}')
+
+
+def _with_row(path, row):
+  """The rows of the file, with this one in place of its own, or last."""
+  with open(path, encoding='utf-8') as file:
+    others = yaml.safe_load(file)['methods']
+  names = [other['name'] for other in others]
+  at = names.index(row['name']) if row['name'] in names else len(others)
+  return [*others[:at], row, *others[at + 1 :]]
 
 
 if __name__ == '__main__':
