@@ -10,6 +10,7 @@ from absl.testing import parameterized
 from tests import federated_test_case
 from tff_noise import types
 from tff_noise.algorithms import feddpcont
+from tff_noise.algorithms import fedtally
 from tff_noise.audit import update_leak
 from tff_noise.data import client_data
 from tff_noise.federated import task as task_lib
@@ -133,6 +134,32 @@ class AttackTest(federated_test_case.FederatedTestCase):
         reference=certain,
     )
     np.testing.assert_allclose(found, [5, 6, 1], atol=1e-4)
+
+  def test_labels_are_targets_and_what_was_moved(self):
+    draw = np.random.default_rng(0)
+    r = draw.dirichlet(np.ones(3), 50).astype(np.float32)
+    y = draw.integers(0, 3, 50).astype(np.int32)
+    judged = fedtally.filtered(
+        tf.constant(r), y, tf.constant(fedtally.first_table(3)), np.full(3, 0.4, np.float32)
+    )
+    q = judged.clean.numpy()[:, np.newaxis] * np.eye(3)[y] + judged.wrong.numpy()
+    corrections = np.zeros((3, 3))
+    np.add.at(corrections, y, judged.wrong.numpy())
+    found = update_leak.labels_of_targets(q.mean(axis=0), corrections, 50)
+    np.testing.assert_allclose(found, np.bincount(y) / 50, atol=1e-6)
+
+  def test_sums_of_one_client_add_to_what_its_update_tells(self):
+    demonstration = update_leak.demonstrate(
+        0, methods=('fedtally',), scenes=1, victims=6, rounds=(0, 20), noises=()
+    )
+    rows = {(r.setting, r.target, r.rounds): r for r in demonstration.rows()}
+    # Before it filters, what it trains on is what it holds.
+    self.assertNotIn(('own update and sums', 'labels', 0), rows)
+    self.assertGreater(rows['own update', 'labels', 0].correlation, 0.5)
+    update, both = (
+        rows[s, 'labels', 20].total_variation for s in ('own update', 'own update and sums')
+    )
+    self.assertLess(both, update)
 
   def test_protections_in_order_and_what_private_labels_leave(self):
     demonstration = update_leak.demonstrate(

@@ -26,7 +26,7 @@ from tff_noise.program import task as task_lib
 from tff_noise.uplink import uplink
 
 CLIENTS, COHORT = 20, 10
-METHODS = ('feddpcont', 'fedavg')
+METHODS = ('feddpcont', 'fedavg', 'fedtally')
 # Two levels of noise: little more than clipping, and what begins to be a guarantee.
 NOISES = (0.1, 1.0)
 # The epsilon of the paper's table.

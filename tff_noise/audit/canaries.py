@@ -149,9 +149,11 @@ class CanaryRow(NamedTuple):
 ARMS = (
     arms_lib.Arm('fedavg'),
     arms_lib.Arm('feddpcont'),
+    arms_lib.Arm('fedtally'),
     *(arms_lib.Arm('fedavg', noise=z) for z in arms_lib.NOISES),
     arms_lib.Arm('fedavg', epsilon=arms_lib.EPSILON),
     arms_lib.Arm('feddpcont', epsilon=arms_lib.EPSILON),
+    arms_lib.Arm('fedtally', epsilon=arms_lib.EPSILON),
 )
 
 

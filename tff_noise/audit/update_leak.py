@@ -6,7 +6,10 @@ last layer shows what that is worth. At beta = 1 cross-entropies cancel, `CE(y) 
 z_y`: the gradient of the logits is `e_y' - e_y`, whatever the model and the image. A step on a
 batch of size B moves the bias by `lr / B * (hist(y) - hist(y'))`, and the server knows the
 distribution of y', because it is what the server itself sent. Plain cross-entropy gives `p - e_y`,
-and the server has to guess the mean prediction p.
+and the server has to guess the mean prediction p. FedTally's clients train on soft targets q, and
+of their sums W says how many of each label they took for wrong, and for which class: `hist(y)_j =
+hist(q)_j + sum_k W_jk - sum_k W_kj`. (Their predictions are adjusted by the shares of q; to solve
+for these too made the attack no better.)
 
 **An attack that fails proves nothing.** It is one attack, without background knowledge about the
 client and without memory over rounds. One that succeeds shows that there is no protection.
@@ -14,7 +17,7 @@ client and without memory over rounds. One that succeeds shows that there is no 
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +25,7 @@ from scipy import special
 
 from tff_noise import rng
 from tff_noise import types
+from tff_noise.algorithms import fedtally
 from tff_noise.algorithms import parameters
 from tff_noise.audit import arms
 from tff_noise.privacy import estimator
@@ -114,11 +118,23 @@ def labels_from_reports(
   return estimator.project_simplex((np.asarray(reports) - b) / (a - b))
 
 
+def labels_of_targets(targets: np.ndarray, corrections: np.ndarray, num_labels: int) -> np.ndarray:
+  """Returns float64 `[K]`, shares of labels, from those of the targets that FedTally made of them.
+
+  Args:
+    targets: float `[K]`, (estimated) shares of q.
+    corrections: float `[K, K]`, W of one client.
+    num_labels: n.
+  """
+  moved = corrections.sum(axis=1) - corrections.sum(axis=0)
+  return estimator.project_simplex(targets + moved / num_labels)
+
+
 class Attack(NamedTuple):
   """One attempt to recover a label distribution.
 
   Attributes:
-    method: 'feddpcont' or 'fedavg', or '-' for who has seen no update.
+    method: One of `arms.METHODS`, or '-' for who has seen no update.
     setting: What the server sees.
     rounds: Rounds that the model had been trained for before.
     target: Whose distribution: 'labels' or 'reports' of the client, or labels of the 'cohort'.
@@ -210,10 +226,11 @@ def _mean(values):
 
 
 class _Seen(NamedTuple):
-  """What the server has after a round: the weights before and after, and public numbers."""
+  """What the server has after a round: weights before and after, sums, and public numbers."""
 
   before: Any
   after: Any
+  sums: Mapping[str, np.ndarray]
   num_steps: float
 
 
@@ -246,6 +263,12 @@ class _Round(NamedTuple):
     """Whether the loss has contrastive labels."""
     return self.job.arm.method == 'feddpcont'
 
+  @property
+  def filtered(self) -> bool:
+    """Whether clients train on other labels than their own: FedTally's, after the first rounds."""
+    warm_up = parameters.FedTallyParams().warm_up_share * self.job.arm.config(0).rounds
+    return self.job.arm.method == 'fedtally' and self.rounds >= round(warm_up)
+
 
 def _shares(labels, num_classes):
   return mechanism_lib.histogram(labels, num_classes) / len(labels)
@@ -254,6 +277,9 @@ def _shares(labels, num_classes):
 def _recover(task, seen, below_floor=0.0):
   """float64 `[K]`, shares on the simplex: the bias attack with what the server knows."""
   arm, scene = task.job.arm, task.scene
+  # A filter takes flips out of its targets.
+  is_flipped = arm.epsilon is not None and not task.filtered
+
   if task.contrastive:
     reference = scene.contrast(arm)
   else:
@@ -268,7 +294,7 @@ def _recover(task, seen, below_floor=0.0):
       num_steps=seen.num_steps,
       num_labels=len(task.own.y),
       reference=reference,
-      keep_probability=1.0 if arm.epsilon is None else scene.mechanism.keep_probability,
+      keep_probability=scene.mechanism.keep_probability if is_flipped else 1.0,
       below_floor=below_floor,
   )
   return estimator.project_simplex(estimate / len(task.own.y))
@@ -307,11 +333,16 @@ def _attack(task, seen):
   if arm.epsilon is not None:
     reports = shares(scene.reports.clients[task.victim[1]].y)
     inverted = labels_from_reports(found, scene.mechanism)
+    if task.filtered:  # Its targets are of labels already.
+      inverted, found = found, labels_of_targets(found, seen.sums[fedtally.CORRECTIONS], len(own.y))
     return [
         attack(task.setting, target='reports', truth=reports, recovered=found, below_floor=floor),
         on_labels(task.setting, recovered=inverted, below_floor=floor),
     ]
   attacks = [on_labels(task.setting, recovered=found, below_floor=floor)]
+  if task.filtered:
+    both = labels_of_targets(found, seen.sums[fedtally.CORRECTIONS], len(own.y))
+    attacks.append(on_labels(f'{task.setting} and sums', recovered=both))
   if task.contrastive:
     # On images of its own, the clients' being unknown.
     undone = _recover(task, seen, _below_floor(task, seen, scene.dataset.test_x))
@@ -376,8 +407,9 @@ def _attack_all(jobs, scene, number, rounds, victims):
       task = _Round(job, scene, setting, rounds, (number, victim), cohort)
       # The state goes on: each attack meets other batches and other noise.
       state = process.set_model_weights(state, start)
-      state = process.next(state, [job.datasets[i] for i in cohort]).state
-      attacks += _attack(task, _Seen(start, process.get_model_weights(state), _mean_steps(task)))
+      state, metrics = process.next(state, [job.datasets[i] for i in cohort])
+      after, sums = process.get_model_weights(state), metrics['client_work']['train']
+      attacks += _attack(task, _Seen(start, after, sums, _mean_steps(task)))
   return attacks
 
 
