@@ -78,9 +78,14 @@ def _task(prior='shrinkage', loss=None, **changes):
   })
 
 
-def _algorithm(name, task=None):
-  """What a run with --training_labels=private builds."""
-  task = private_labels.train_on_reports(task or _task(stages=_STAGES.get(name, {})))
+@functools.cache
+def _algorithm(name):
+  """What a run with --training_labels=private builds; it has no state, and takes seconds."""
+  return _algorithm_of(name, _task(stages=_STAGES.get(name, {})))
+
+
+def _algorithm_of(name, task):
+  task = private_labels.train_on_reports(task)
   entry = catalog.ALGORITHMS[name]
   params = entry.params(**_PARAMS.get(name, {}))
   return private_labels.declare(entry.build(task, params), task)
@@ -220,7 +225,7 @@ class RunTest(federated_test_case.FederatedTestCase):
   @parameterized.parameters('shrinkage', 'inverse')
   def test_histogram_is_that_of_the_reports_that_clients_train_on(self, prior):
     flipped = private_labels.flip(_federation(), _EPSILON, _CLASSES)
-    state, _ = _run(_algorithm('feddpcont', _task(prior)), flipped)
+    state, _ = _run(_algorithm_of('feddpcont', _task(prior)), flipped)
     labels = np.concatenate([c.y for c in flipped.clients])
     expected = np.bincount(labels, minlength=_CLASSES)
     np.testing.assert_array_equal(state.records['label_histogram'], expected)
@@ -243,7 +248,7 @@ class RunTest(federated_test_case.FederatedTestCase):
 
   def test_noise_on_updates_stays_declared_beside_the_reports(self):
     shield = protection.NoisySum(1.0, 1.0, cohort=2, population=3)
-    algorithm = _algorithm(
+    algorithm = _algorithm_of(
         'fedavg', _task(aggregation=aggregation.dp_mean(shield, noise_key=bytes(32), secure=False))
     )
     [field] = algorithm.fields
