@@ -396,13 +396,16 @@ def to_markdown(grid: grid_lib.Grid, results: Sequence[Result]) -> str:
   """Returns all tables and the list of problems as Markdown."""
   lines = [f'# {grid.title}', '', f'Run at {grid.scale}.', '']
   for table in all_tables(grid, results):
-    lines += [f'## {table.title}', '', _row(table.header), _row(['---'] * len(table.header))]
-    lines += [_row(row) for row in table.rows]
-    lines += ['', *table.notes, '']
+    lines += [f'## {table.title}', '', *rows_as_markdown(table), '', *table.notes, '']
   listed = problems(results)
   if listed:
     lines += ['## Without a result', '', *(f'- {line}' for line in listed), '']
   return '\n'.join(lines)
+
+
+def rows_as_markdown(table: Table) -> list[str]:
+  """Returns the lines of a table, without its title and notes."""
+  return [_row(texts) for texts in (table.header, ['---'] * len(table.header), *table.rows)]
 
 
 def _row(texts):

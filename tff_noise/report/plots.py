@@ -390,6 +390,45 @@ def mean_ranks(
 
 
 @style.styled
+def costs(
+    groups: Mapping[str, Sequence[tuple[str, float, float, bool]]], *, title: str, x: str,
+    beside: str,
+) -> mfigure.Figure:
+  """Draws a dot for each method on a line of its own, group below group, and its cost as a number.
+
+  Args:
+    groups: By name, of each method its name, cost, place on the axis, and whether it is filled: no
+      other is as good for as little.
+    title: Of the picture.
+    x: What the places are.
+    beside: What the costs are.
+  """
+  groups = {name: rows for name, rows in groups.items() if rows}
+  lines = sum(map(len, groups.values())) + 2 * len(groups)
+  figure, axes = style.new_axes(height=1.1 + 0.2 * lines)
+  y, ticks = 0.0, []
+  right = axes.get_yaxis_transform()
+  for name, rows in groups.items():
+    axes.text(0, -y, f' {style.plain(name)}', transform=right, fontweight='bold', va='center')
+    for i, (method, cost, place, filled) in enumerate(rows, start=1):
+      axes.plot(
+          place, -y - i, 'o', color=style.DARK, markerfacecolor=style.DARK if filled else 'white',
+          markersize=6,
+      )
+      axes.text(1.01, -y - i, f'{cost:,.0f}', transform=right, va='center')
+      ticks.append((-y - i, style.plain(method)))
+    y += len(rows) + 2
+  axes.text(1.01, 0, beside, transform=right, va='center', fontsize=8)
+  axes.set_yticks(*zip(*ticks, strict=True))
+  axes.set_ylim(-y + 1, 1)
+  axes.grid(axis='x')
+  axes.grid(axis='y', linewidth=0.4)
+  axes.set_xlabel(x)
+  axes.set_title(title)
+  return figure
+
+
+@style.styled
 def heat_map(
     values: np.ndarray,
     methods: Sequence[str],

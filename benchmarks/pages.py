@@ -1,0 +1,144 @@
+"""Writes tables and pictures into pages, from grids and their files of results.
+
+  python -m benchmarks.pages docs/evidence.md docs/comparisons.md
+
+What stands between two lines such as
+
+  <!-- table: configs/grids/G.yaml docs/R.csv best_test_accuracy mean -->
+  <!-- end -->
+
+is written anew: `mean`, `difference` (to the grid's baseline), `ranks`, `choices` (the best by what
+a server sees) or `front` (against what it costs). With `picture:` in place of `table:`, of `ranks`
+or `front`, a PNG is drawn beside the page. No run is made or read; a test holds that pages have
+what the files say. Runs of different code may stand in one file: the page has to say so.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+
+from tff_noise import types
+from tff_noise.compare import choices
+from tff_noise.compare import grid as grid_lib
+from tff_noise.compare import metrics
+from tff_noise.compare import records
+from tff_noise.compare import tables
+from tff_noise.program import command_line
+from tff_noise.program import run_directory
+
+_END = '<!-- end -->'
+_BLOCK = re.compile(
+    r'^(<!-- (table|picture): (\S+) (\S+) (\S+) (\S+) -->)\n.*?^' + _END, re.MULTILINE | re.DOTALL
+)
+_NOWHERE = 'no run is read from here'
+
+
+def _ranks(grid, results, metric):
+  found = tables.mean_ranks(grid, results, metric)
+  if found is None:
+    raise types.UsageError(f'{grid.title}: too few settings, methods or seeds for ranks')
+  return tables.rank_table(found, metric)
+
+
+_TABLES = {
+    'mean': tables.metric_table,
+    'difference': tables.difference_table,
+    'ranks': _ranks,
+    'choices': choices.table,
+    'front': choices.front_table,
+}
+
+
+def _draw_ranks(grid, results, metric):
+  from tff_noise.report import plots
+  found = tables.mean_ranks(grid, results, metric)
+  return plots.mean_ranks(
+      found.mean, found.groups, found.critical_difference, title=metrics.get(metric).title
+  )
+
+
+def _draw_front(grid, results, metric):
+  from tff_noise.report import plots
+  found = choices.points(grid, results, metric)
+  groups = {
+      f'The server has {kind}': [
+          (p.method, p.megabytes, p.mean, p.on_front) for p in found if p.kind == kind
+      ]
+      for kind in choices.KINDS
+  }
+  return plots.costs(
+      groups, x=f'{metrics.get(metric).title}, mean over settings', beside='MB a run',
+      title='What accuracy costs, and what it shows (filled: none is better in all three)',
+  )
+
+
+_PICTURES = {'ranks': _draw_ranks, 'front': _draw_front}
+
+
+def read(grid_path: str, results_path: str) -> tuple[grid_lib.Grid, Sequence[tables.Result]]:
+  """Returns a grid at its reduced scale and what the file has of it.
+
+  Raises:
+    types.UsageError: If one of them cannot be read, or they do not belong together.
+  """
+  grid = grid_lib.load(grid_path, 'reduced', None, [], _NOWHERE)
+  known = records.read(results_path, grid)
+  return grid, tables.collect(grid, known=known, mixed_code=True)
+
+
+def rendered(text: str) -> str:
+  """Returns a page with all its tables anew; pictures are as they are.
+
+  Raises:
+    types.UsageError: If a block asks for what is not there.
+  """
+
+  def block(match):
+    line, kind, grid_path, results_path, metric, name = match.groups()
+    if kind == 'picture':
+      return match.group()
+    if name not in _TABLES:
+      raise types.UsageError(f'{line}: expected one of {", ".join(_TABLES)}')
+    grid, results = read(grid_path, results_path)
+    made = _TABLES[name](grid, results, metric)
+    return '\n'.join([line, '', *tables.rows_as_markdown(made), '', _END])
+
+  return _BLOCK.sub(block, text)
+
+
+def draw(path: str, text: str) -> str:
+  """Draws the pictures of a page beside it; returns the page with links to them."""
+  from tff_noise.report import figure_style
+
+  def block(match):
+    line, kind, grid_path, results_path, metric, name = match.groups()
+    if kind == 'table':
+      return match.group()
+    if name not in _PICTURES:
+      raise types.UsageError(f'{line}: expected one of {", ".join(_PICTURES)}')
+    grid, results = read(grid_path, results_path)
+    page = os.path.splitext(os.path.basename(path))[0]
+    file = f'{page}_{name}.png'
+    figure = _PICTURES[name](grid, results, metric)
+    run_directory.write_bytes(
+        os.path.join(os.path.dirname(path), file), figure_style.png(figure)
+    )
+    return '\n'.join([line, '', f'![{name}, {metric}]({file})', '', _END])
+
+  return _BLOCK.sub(block, text)
+
+
+def main(argv: Sequence[str]) -> None:
+  """Writes pages anew."""
+  if len(argv) < 2:
+    raise types.UsageError('name the pages, such as docs/evidence.md')
+  command_line.load_matplotlib()
+  for path in argv[1:]:
+    with open(path, encoding='utf-8') as file:
+      text = file.read()
+    run_directory.write_text(path, draw(path, rendered(text)))
+
+
+if __name__ == '__main__':
+  sys.exit(command_line.run('pages', lambda: main(sys.argv)))

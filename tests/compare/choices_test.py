@@ -1,0 +1,80 @@
+"""Tests of which method to use, against numbers computed by hand."""
+
+import dataclasses
+
+from absl.testing import absltest
+
+from tests.compare import grid_case
+from tff_noise.compare import choices
+from tff_noise.compare import tables
+
+_METRIC = grid_case.METRIC
+
+
+class ChoicesTest(grid_case.GridCase):
+
+  def _marked(self, **by_method):
+    """The grid, some of whose methods need flags."""
+    cells = tuple(
+        c._replace(config=dataclasses.replace(c.config, **by_method.get(c.method, {})))
+        for c in self.grid.cells
+    )
+    return self.grid._replace(cells=cells)
+
+  def test_what_a_server_sees_follows_from_flags(self):
+    config = self.grid.cells[0].config
+    for flags, kind in (
+        ({}, choices.SUMS),
+        ({'allow_per_client_disclosure': True}, choices.CLIENTS),
+        ({'allow_per_client_disclosure': True, 'validation_fraction': 0.1}, choices.DATA),
+        ({'public_dataset': 'digits'}, choices.DATA),
+    ):
+      self.assertEqual(choices.kind(dataclasses.replace(config, **flags)), kind)
+
+  def test_a_method_is_of_the_kind_that_shows_most(self):
+    first = self.grid.cells[0]
+    config = dataclasses.replace(first.config, allow_per_client_disclosure=True)
+    shown = first._replace(config=config)
+    grid = self.grid._replace(cells=(shown, *self.grid.cells[1:]))
+    self.assertEqual(choices.kinds(grid)[first.method], choices.CLIENTS)
+
+  def test_best_of_a_kind_by_hand(self):
+    self.write()
+    results = tables.collect(self.grid)
+    found = choices.choose(self.grid, results, _METRIC, 'noise_rate=0.2', choices.SUMS)
+    # FedAvg 82, FedDPCont 9 more, with a standard error of 1.
+    self.assertEqual((found.method, found.alike), ('feddpcont', 0))
+    self.assertAlmostEqual(found.mean, 91)
+    self.assertAlmostEqual(found.gain.low, 9 - 4.3027, places=4)
+    self.assertIsNone(
+        choices.choose(self.grid, results, _METRIC, 'noise_rate=0.2', choices.CLIENTS)
+    )
+
+  def test_each_kind_has_its_own_best(self):
+    self.write()
+    results = tables.collect(self.grid)
+    grid = self._marked(feddpcont={'allow_per_client_disclosure': True})
+    row = choices.table(grid, results, _METRIC).rows[0]
+    self.assertStartsWith(row[1], 'fedavg 82.00')
+    self.assertStartsWith(row[2], 'feddpcont 91.00, +9.00 [+4.70, +13.30]')
+    self.assertEqual(row[3], '–')
+
+  def test_front_by_hand(self):
+    self.write()
+    results = tables.collect(self.grid)
+    means = {p.method: p for p in choices.points(self.grid, results, _METRIC)}
+    best = max(means.values(), key=lambda p: p.mean)
+    self.assertTrue(best.on_front)
+    # As many bytes for less, and nothing that it hides.
+    for p in means.values():
+      beaten = p.mean < best.mean and p.megabytes >= best.megabytes
+      self.assertEqual(p.on_front, not beaten, p)
+    # Who shows less stays, whatever its accuracy.
+    grid = self._marked(**{best.method: {'allow_per_client_disclosure': True}})
+    again = choices.points(grid, results, _METRIC)
+    self.assertTrue(all(p.on_front for p in again))
+    self.assertEqual(again[-1].method, best.method)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,56 @@
+"""Tests that pages say what the files say."""
+
+import os
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from benchmarks import pages
+from tff_noise import types
+
+_BLOCK = '<!-- table: configs/grids/all_methods_tuned.yaml {} {} {} -->\nold\n<!-- end -->\n'
+
+
+def _text(path):
+  with open(path, encoding='utf-8') as file:
+    return file.read()
+
+
+class PagesTest(parameterized.TestCase):
+
+  @parameterized.parameters('docs/evidence.md', 'docs/comparisons.md')
+  def test_tables_are_those_of_the_files(self, path):
+    text = _text(path)
+    self.assertGreaterEqual(text.count('<!-- table: '), 2)
+    begun = text.count('<!-- table: ') + text.count('<!-- picture: ')
+    self.assertEqual(text.count('<!-- end -->'), begun)
+    self.assertEqual(pages.rendered(text), text)
+
+  def test_pictures_are_beside_the_page(self):
+    path = os.path.join(self.create_tempdir().full_path, 'page.md')
+    text = _BLOCK.format('docs/all_methods_tuned.csv', 'last10_test_accuracy', 'front')
+    drawn = pages.draw(path, text.replace('table:', 'picture:'))
+    self.assertIn('(page_front.png)', drawn)
+    with open(path.replace('.md', '_front.png'), 'rb') as file:
+      self.assertStartsWith(file.read(), b'\x89PNG')
+
+  def test_what_stands_there_is_replaced(self):
+    text = _BLOCK.format('docs/all_methods_tuned.csv', 'last10_test_accuracy', 'ranks')
+    found = pages.rendered(f'before\n{text}after\n')
+    self.assertStartsWith(found, 'before\n<!-- table: ')
+    self.assertEndsWith(found, '<!-- end -->\nafter\n')
+    self.assertIn('| ELR | 4.50 † |', found)
+    self.assertNotIn('old', found)
+    self.assertEqual(pages.rendered(found), found)
+
+  @parameterized.parameters(
+      ('docs/all_methods_tuned.csv', 'best_test_accuracy', 'medians', 'expected one of mean'),
+      ('docs/all_methods_published.csv', 'best_test_accuracy', 'mean', 'with other flags'),
+  )
+  def test_blocks_that_cannot_be_filled(self, results, metric, name, message):
+    with self.assertRaisesRegex(types.UsageError, message):
+      pages.rendered(_BLOCK.format(results, metric, name))
+
+
+if __name__ == '__main__':
+  absltest.main()
