@@ -11,9 +11,11 @@ from tests import federated_test_case
 from tests import toy
 from tests.algorithms import method_runs
 from tests.clients import one_client
+from tff_noise import rng
 from tff_noise import types
 from tff_noise.algorithms import fedtally
 from tff_noise.algorithms import parameters
+from tff_noise.clients import seeds
 from tff_noise.federated import aggregation
 from tff_noise.uplink import uplink
 
@@ -207,7 +209,7 @@ class _NumPy:
     self.w = self.mean = np.zeros((2, 2))
     self.prior, self.table, self.gamma = fedtally.first_prior(), _table(2), 1.0
     self.posteriors, self.corrections = 20.0 * self.prior, np.zeros((2, 2))
-    self.counts, self.lowest, self.anchor = np.zeros((2, 100)), 1.0, 1.0
+    self.counts = np.zeros((2, 100))
 
   def judge(self, x, y):
     teacher = self.mean if self.params.average else self.w
@@ -222,9 +224,19 @@ class _NumPy:
     bins = np.minimum((-20 * np.log10(1 - p.max(axis=1))).astype(int), 99)
     return post, eta, clean, wrong, bins, p.argmax(axis=1) == y
 
-  def train(self, x, q):
-    w, n = self.w.copy(), len(x)
-    adjustment = np.log(2 * (q.sum(axis=0) + 1) / (n + 2))
+  def held_out(self, i, y):
+    """None where all are counted, and trained on."""
+    if not self.params.held_out:
+      return None
+    seed = seeds.fold(rng.tf_seed(method_runs.SEED, 'fedtally: held out'), i)
+    return tf.random.stateless_uniform([len(y)], seed).numpy() < self.params.held_out
+
+  def train(self, x, q, held):
+    w = self.w.copy()
+    adjustment = np.log(2 * (q.sum(axis=0) + 1) / (len(x) + 2))
+    if held is not None:
+      x, q = x[~held], q[~held]
+    n = len(x)
     for _ in range(self.training.epochs):
       w -= self.training.learning_rate * x.T @ (_softmax(x @ w + adjustment) - q) / n
     return w
@@ -234,16 +246,18 @@ class _NumPy:
     filters = self.t > self.warm_up
     models, weights = [], []
     posteriors, corrections, counts = 0, 0, 0
-    for x, y, _ in self.clients:
+    for i, (x, y, _) in enumerate(self.clients):
+      held = self.held_out(i, y)
       post, eta, clean, wrong, bins, agrees = self.judge(x, y)
       given = np.eye(2)[y]
       q = clean[:, None] * given + wrong if filters else given
-      models.append(self.train(x, q))
+      models.append(self.train(x, q, held))
       weights.append(len(y) * (max(1 - eta, 0.02) if filters else 1))
       posteriors = posteriors + post
       corrections = corrections + given.T @ wrong
+      counted = np.ones(len(y), bool) if held is None else held
       counts = counts + np.stack([
-          np.bincount(b, minlength=100) for b in (bins, bins[agrees])
+          np.bincount(bins[c], minlength=100) for c in (counted, counted & agrees)
       ])
     old = self.w
     self.w = np.tensordot(np.array(weights) / sum(weights), models, 1)
@@ -262,12 +276,11 @@ class _NumPy:
       self.prior = (shares + 0.02 / 21) / 1.02
     sure, agreed = self.counts[:, ::-1].cumsum(axis=1)
     last = np.searchsorted(sure, self.params.top_share * sure[-1])
-    self.anchor = 1 - agreed[last] / sure[last]
+    noise = 1 - agreed[last] / sure[last]
     if self.params.max_sharpness > 1 and self.t > 0.2 * self.rounds:
-      self.lowest = min(self.lowest, self.anchor)
-      agree, noise = agreed[-1] / sure[-1], self.lowest
+      agree = agreed[-1] / sure[-1]
       if noise < 0.5 and (agree - noise) / (1 - 2 * noise) >= 1 - noise:
-        self.gamma *= np.exp(0.3 * (self.lowest - shares @ _RATES))
+        self.gamma *= np.exp(0.3 * (noise - shares @ _RATES))
         self.gamma = min(max(self.gamma, 1), self.params.max_sharpness)
 
 
@@ -289,7 +302,8 @@ class RunTest(federated_test_case.FederatedTestCase):
       ('simple', {}),
       ('learned_prior', {'learned_prior': True}),
       ('average', {'average': 0.5}),
-      ('sharpness', {'max_sharpness': 4.0, 'top_share': 0.3}),
+      ('held_out', {'held_out': 0.25}),
+      ('sharpness', {'max_sharpness': 4.0, 'top_share': 0.5, 'held_out': 0.25}),
   )
   def test_whole_run_equals_numpy(self, params):
     federation = _noisy()
@@ -466,8 +480,8 @@ class DeclaredTest(federated_test_case.FederatedTestCase):
     self.assertEqual(fedtally.warm_up_rounds(task, parameters.FedTallyParams()), 6)
 
   @parameterized.parameters(
-      {'warm_up_share': 1.0}, {'average': 1.0}, {'max_sharpness': 0.5}, {'top_share': 0.0},
-      {'top_share': 1.5}, {'mixup_alpha': -1.0},
+      {'warm_up_share': 1.0}, {'average': 1.0}, {'max_sharpness': 0.5}, {'max_sharpness': 2.0},
+      {'top_share': 0.0}, {'top_share': 1.5}, {'mixup_alpha': -1.0}, {'held_out': 1.0},
   )
   def test_parameters_are_checked(self, **wrong):
     with self.assertRaisesRegex(ValueError, next(iter(wrong))):

@@ -42,14 +42,15 @@ Off until a measurement earns them their place (benchmarks/NOTES.md has the firs
 - `average`: r_i are of the mean theta of the models so far, `theta <- b theta + (1 - b) w` with
   `b = min(average, t / (t + 4))`, which clients receive too, and which is evaluated.
 - `mixup_alpha`: of inputs and of q.
-- `max_sharpness` above 1: noise that is the same at all clients is explained by a model that has
-  learned it, with eta = 0. The anchor is the share of labels that the surest `top_share` of all
-  predictions deny, its smallest value so far; from the second fifth of the rounds on
+- `held_out`: this share of each client's examples, drawn once, is never trained on, and H counts
+  nothing else: a model agrees with labels that it has learned by heart, whatever they are worth.
+- `max_sharpness` above 1, with `held_out`: noise that is the same at all clients is explained by a
+  model that has learned it, with eta = 0. The anchor is the share of labels that the surest
+  `top_share` of H's predictions deny; from the second fifth of the rounds on
   `gamma <- clip(gamma exp(.3 (anchor - mean eta)), 1, max_sharpness)`. A guard leaves gamma as it
   is where the sums do not show that the model is better than the labels: they agree in a share
   `A = T (1 - anchor) + (1 - T) anchor / (K - 1)` of examples if it is right in T of them and errs
-  without regard to the label, and `T >= 1 - anchor` has to hold. (A model that has learned the
-  noise agrees more often: the guard opens too early then.)
+  without regard to the label, and `T >= 1 - anchor` has to hold.
 
 What it cannot see: more than half of a class labelled as one other class, which looks as if the
 names were swapped; noise that all clients share in all images of a kind; a client that lies in its
@@ -68,12 +69,14 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_noise import rng
 from tff_noise import types
 from tff_noise.algorithms import algorithm
 from tff_noise.algorithms import parameters
 from tff_noise.clients import loops
 from tff_noise.clients import mixup
 from tff_noise.clients import program
+from tff_noise.clients import seeds
 from tff_noise.federated import computation
 from tff_noise.federated import task as task_lib
 from tff_noise.models import keras_model
@@ -249,6 +252,7 @@ def client(
     tallies: Whether anything but the update is sent.
   """
   form, num_classes = task.training.loss, task.num_classes
+  held_out_seed = rng.tf_seed(task.seed, 'fedtally: held out')
   # What is left of the labels' own noise after q has no flips in it.
   of_targets = form._replace(keep_probability=1.0)
   most_examples = max(1, int(task.client_sizes.max()))
@@ -273,6 +277,11 @@ def client(
     q = judged.clean[:, tf.newaxis] * given + judged.wrong
     targets = tf.where(filters(client), q, given)
     agreed = tf.equal(tf.argmax(sure, axis=1, output_type=tf.int32), labels)
+    counted, visit = tf.ones_like(agreed), None
+    if p.held_out:
+      seed = seeds.fold(held_out_seed, client.id)
+      counted = tf.random.stateless_uniform(tf.shape(labels), seed) < p.held_out
+      visit = tf.logical_not(counted)
     return program.Columns({
         'targets': targets,
         # The same for all.
@@ -280,8 +289,9 @@ def client(
         'log_likelihoods': found,
         'wrong': judged.wrong,
         'bins': certainty_bins(sure),
-        'agreed': tf.cast(agreed, tf.int32),
-    })
+        'counted': tf.cast(counted, tf.int32),
+        'agreed': tf.cast(tf.logical_and(counted, agreed), tf.int32),
+    }, visit=visit)
 
   def loss(s):
     q = s.columns['targets']
@@ -303,9 +313,14 @@ def client(
     weight = result.num_examples * trusted
     if not tallies:
       return program.Sent(weight=weight)
-    counted = {'minlength': BINS, 'maxlength': BINS, 'dtype': tf.int32}
-    sure = tf.math.bincount(found['bins'], **counted)  # H's two rows.
-    agreed = tf.math.bincount(tf.boolean_mask(found['bins'], found['agreed'] > 0), **counted)
+    # H's two rows.
+    sure, agreed = (
+        tf.math.bincount(
+            tf.boolean_mask(found['bins'], found[name] > 0), minlength=BINS, maxlength=BINS,
+            dtype=tf.int32,
+        )
+        for name in ('counted', 'agreed')
+    )
     # W[j, k] = sum of (1 - c_i) v_i(k) where y_i = j.
     wrong = tf.math.unsorted_segment_sum(found['wrong'], result.client.labels, num_classes)
     return program.Sent(
@@ -395,9 +410,9 @@ def is_better_than_labels(
   return bool(right >= 1 - noise)
 
 
-def next_sharpness(gamma: float, lowest_anchor: float, rate: float, most: float) -> float:
+def next_sharpness(gamma: float, anchor_: float, rate: float, most: float) -> float:
   """Returns `clip(gamma exp(.3 (anchor - rate)), 1, most)`, rate the mean of eta."""
-  return float(np.clip(gamma * np.exp(_SHARPNESS_STEP * (lowest_anchor - rate)), 1.0, most))
+  return float(np.clip(gamma * np.exp(_SHARPNESS_STEP * (anchor_ - rate)), 1.0, most))
 
 
 def tallied(records: algorithm.Records, sums: Mapping[str, np.ndarray]) -> algorithm.Records:
@@ -478,13 +493,12 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
       state = state.send(**{PRIOR: next_prior(posteriors)})
     if p.max_sharpness == 1 or t <= _SHARPNESS_FROM * task.rounds:
       return state
-    lowest = min(float(state.records['lowest_anchor']), anchor(sure, agreed, p.top_share))
-    state = state.record(lowest_anchor=np.float64(lowest))
-    if not is_better_than_labels(sure, agreed, lowest, task.num_classes):
+    noise = anchor(sure, agreed, p.top_share)
+    if not is_better_than_labels(sure, agreed, noise, task.num_classes):
       return state
-    gamma = next_sharpness(
-        float(state.received[SHARPNESS]), lowest, mean_rate(posteriors), p.max_sharpness
-    )
+    # Known flips are part of what predictions deny.
+    rate = 1 - (1 - mean_rate(posteriors)) * task.training.loss.keep_probability
+    gamma = next_sharpness(float(state.received[SHARPNESS]), noise, rate, p.max_sharpness)
     return state.send(**{SHARPNESS: np.float32(gamma)})
 
   def report_columns(state):
@@ -505,7 +519,6 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
           CORRECTIONS: np.zeros((num_classes, num_classes)),
           SURE: np.zeros(BINS),
           AGREED: np.zeros(BINS),
-          'lowest_anchor': np.float64(1),
       } if tallies else {},
       evaluate=_evaluate if p.average else None,
       report=algorithm.Report(

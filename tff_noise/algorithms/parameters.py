@@ -182,7 +182,10 @@ class FedTallyParams:
     noise_by_class: Whether each class of a client has a noise rate of its own.
     average: b, how much of the mean model stays in a round, in [0, 1); 0 for no mean model.
     mixup_alpha: Of the Beta distribution of mixup, at least 0; 0 for no mixup.
+    held_out: The share of a client's examples that it does not train on, by whose labels the server
+      tells how good the model is, in [0, 1).
     max_sharpness: How sharp the model that judges labels may become, at least 1; 1 for as it is.
+      Above 1 with `held_out` alone.
     top_share: The share of predictions that count as sure, in (0, 1].
   """
 
@@ -191,17 +194,20 @@ class FedTallyParams:
   noise_by_class: bool = False
   average: float = 0.0
   mixup_alpha: float = 0.0
+  held_out: float = 0.0
   max_sharpness: float = 1.0
-  top_share: float = 0.01
+  top_share: float = 0.2
 
   def __post_init__(self):
-    params_lib.require_share(self, 'warm_up_share', 'average')
+    params_lib.require_share(self, 'warm_up_share', 'average', 'held_out')
     params_lib.require_not_negative(self, 'mixup_alpha')
     params_lib.require_positive(self, 'top_share')
     if self.top_share > 1:
       raise ValueError(f'top_share must be at most 1, got {self.top_share}')
     if self.max_sharpness < 1:
       raise ValueError(f'max_sharpness must be at least 1, got {self.max_sharpness}')
+    if self.max_sharpness > 1 and not self.held_out:
+      raise ValueError('max_sharpness above 1 asks labels that no client trains on: give held_out')
 
 
 @dataclasses.dataclass(frozen=True)
