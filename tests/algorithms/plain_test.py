@@ -102,6 +102,14 @@ class FedAvgTest(federated_test_case.FederatedTestCase):
 
     np.testing.assert_allclose(weights(2.0), 2 * weights(1.0), atol=1e-6)
 
+  def test_data_of_another_type_than_the_model_takes_are_refused_in_one_line(self):
+    built = plain.build_process(task_lib.Task(toy.linear_model(), types.LocalTraining(), _SEED))
+    data = client_data.client_dataset(np.zeros((3, 2), np.uint8), np.zeros(3, np.int32), 0)
+    with self.assertRaisesRegex(
+        types.UsageError, "^clients' examples are of another type than the model takes: give its"
+    ):
+      built.process.next(built.process.initialize(), [data])
+
 
 class ReleasesTest(parameterized.TestCase):
 

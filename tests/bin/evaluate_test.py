@@ -87,6 +87,19 @@ class EvaluateTest(absltest.TestCase):
     np.testing.assert_allclose(found.probabilities, own.probabilities[:3], atol=1e-5)
     self.assertIn('Nobody knows the true classes', _text(page.write(found, folder.full_path)))
 
+  def test_an_image_that_cannot_be_read_is_named(self):
+    folder = self.create_tempdir()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(os.path.join(folder.full_path, '0.png'))
+    with open(os.path.join(folder.full_path, '1.png'), 'wb') as file:
+      file.write(b'no image')
+    source = examples.Source('test', images=folder.full_path)
+    with self.assertRaisesRegex(types.UsageError, '/1.png is no JPEG or PNG that can be decoded'):
+      evaluation.evaluate(_run(), 'final', source)
+
+  def test_folders_of_images_have_names_of_their_own(self):
+    names = {examples.Source('test', images=f'/images/{n}/').name for n in 'ab'}
+    self.assertEqual(names, {'images_a', 'images_b'})
+
   def test_other_data_have_no_clients(self):
     found = evaluation.evaluate(_run(), 'final', examples.Source('test', dataset='digits'))
     self.assertIsNone(found.by_client)

@@ -249,6 +249,18 @@ class FromFlagsTest(parameterized.TestCase):
     arguments = {'metric': 'best_test_accuracy', 'baseline': None, **changes}
     return grid.from_flags(methods, vary, [0, 1], ['--rounds=3'], 'runs', **arguments)
 
+  def test_what_is_varied_has_to_be_read_by_some_run(self):
+    with self.assertRaisesRegex(types.UsageError, '^--noise_rate has no effect here'):
+      grid.from_flags(
+          ['fedavg'], ['noise_rate=0.1,0.9'], [0], ['--noise=client_uniform', '--partition=iid'],
+          'runs', metric='best_test_accuracy', baseline=None,
+      )
+    varied = grid.from_flags(
+        ['fedavg'], ['noise=none,symmetric', 'noise_rate=0.1'], [0], [], 'runs',
+        metric='best_test_accuracy', baseline=None,
+    )
+    self.assertLen(varied.cells, 2)
+
   def test_settings_are_all_combinations(self):
     made = self._grid(vary=['noise_rate=0.2,0.4', 'noise=symmetric,random'])
     self.assertEqual(

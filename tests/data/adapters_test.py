@@ -58,6 +58,7 @@ class AdaptersTest(parameterized.TestCase):
     image = np.zeros((2, 2), np.uint8)
     for clients, message in (
         ([[{'image': image, 'label': 0}]], "'x' and 'y' .* found image, label"),
+        ([[(np.stack([image, image]), [0, 1])]], 'has 2 labels: are these batches'),
         ([[(image, 'cat')]], 'found tuple'),
         ([[(image, 0), (image[:1], 1)]], 'one shape'),
         ([[(np.full((2, 2), 7.0), 0)]], r'floats in .0, 1.'),

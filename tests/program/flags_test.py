@@ -226,7 +226,9 @@ class EffectTest(FlagsTestCase):
 
   @parameterized.parameters(
       ('data_dir', '--data_dir=d'),
+      ('public_dataset', '--public_dataset=digits', '--method=fedavg'),
       ('public_examples', '--public_examples=7'),
+      ('norm', '--norm=batch', '--model=vit_tiny'),
       ('clients', '--clients=20', '--partition=natural'),
       ('partition_p', '--partition_p=0.5'),
       ('partition_alpha', '--partition_alpha=0.5', '--partition=iid'),

@@ -7,10 +7,31 @@ import numpy as np
 from absl.testing import absltest
 from tensorboard.backend.event_processing import event_accumulator
 
+from tff_noise import types
 from tff_noise.program import managers
 from tff_noise.program import run_directory
 
 _Row = collections.namedtuple('_Row', ('stage', 'test_accuracy', 'clients'))
+
+
+_TOLD = []
+
+
+def told(path, flags):
+  return lambda row, done: _TOLD.append((path, flags['rounds'], row['clients'], done))
+
+
+def returns_nothing(path, flags):
+  del path, flags
+
+
+def takes_nothing():
+  pass
+
+
+def fails(path, flags):
+  del path, flags
+  return lambda row, done: row['loss']
 
 
 class MetricsManagersTest(absltest.TestCase):
@@ -27,6 +48,21 @@ class MetricsManagersTest(absltest.TestCase):
           await manager.release(row, key)
 
     asyncio.run(release())
+
+  def _hook(self, name):
+    return managers.build_hook(f'{__name__}:{name}', 'runs/a', {'rounds': 3})
+
+  def test_a_hook_is_made_of_the_run(self):
+    self.assertEqual(self._hook('told')({'clients': 3}, 1), None)
+    self.assertEqual(_TOLD, [('runs/a', 3, 3, 1)])
+
+  def test_mistakes_of_hooks_are_told_in_one_line(self):
+    with self.assertRaisesRegex(types.UsageError, 'has to return a function .* returned None'):
+      self._hook('returns_nothing')
+    with self.assertRaisesRegex(types.UsageError, r'\(TypeError: takes_nothing\(\) takes 0'):
+      self._hook('takes_nothing')
+    with self.assertRaisesRegex(types.RunError, r"failed in round 2 \(KeyError: 'loss'\)"):
+      self._hook('fails')({}, 2)
 
   def test_a_hook_gets_every_row(self):
     got = []

@@ -1,6 +1,7 @@
 """Tests of the way from the configuration to what an algorithm is built from."""
 
 import numpy as np
+import tensorflow as tf
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -28,6 +29,47 @@ QUIET = catalog.ALGORITHMS['clipfl']._replace(
 )
 
 
+class _Unregistered(tf.keras.layers.Layer):
+
+  def call(self, inputs):
+    return tf.cast(inputs, tf.float32)
+
+
+def _of_layer(shape, units, layer, dtype='uint8'):
+  x = tf.keras.Input(shape, dtype=dtype)
+  features = tf.keras.layers.Flatten()(layer(x))
+  return tf.keras.Model(x, [tf.keras.layers.Dense(units)(features), features])
+
+
+def own(shape, classes, **_):
+  return _of_layer(shape, classes, tf.keras.layers.Rescaling(1 / 16))
+
+
+def takes_floats(shape, classes, **_):
+  return _of_layer(shape, classes, tf.keras.layers.Rescaling(1 / 16), 'float32')
+
+
+def has_three_logits(shape, classes, **_):
+  del classes
+  return _of_layer(shape, 3, tf.keras.layers.Rescaling(1 / 16))
+
+
+def is_not_registered(shape, classes, **_):
+  return _of_layer(shape, classes, _Unregistered())
+
+
+def casts(shape, classes, **_):
+  return _of_layer(shape, classes, lambda x: tf.cast(x, tf.float32))
+
+
+def takes_nothing():
+  pass
+
+
+def returns_nothing(*args, **_):
+  del args
+
+
 class TaskTest(federated_test_case.FederatedTestCase):
 
   def test_builds_models_of_other_architectures_for_the_same_images(self):
@@ -52,6 +94,22 @@ class TaskTest(federated_test_case.FederatedTestCase):
     for name in ('cnn', 'resnet18', 'vit_tiny'):
       with self.assertRaisesRegex(types.UsageError, f'--model={name} takes images, and the data'):
         _prepared(*given, f'--model={name}')[1]()
+
+  def test_a_model_of_ones_own(self):
+    model = _prepared(f'--model={__name__}:own')[1]().task.model
+    self.assertEqual((model.num_classes, model.num_features), (10, 64))
+
+  @parameterized.parameters(
+      ('takes_floats', 'takes float32, and the data are uint8: give its tf.keras.Input that'),
+      ('has_three_logits', 'has 3 logits for 10 classes'),
+      ('is_not_registered', 'cannot be built from its configuration, as clients do .*: register'),
+      ('casts', 'cannot be built from its configuration, as clients do .*JSON.*: register'),
+      ('takes_nothing', 'TypeError: .*unexpected keyword.*: it is called as the functions of'),
+      ('returns_nothing', 'AttributeError: .*: it is called as the functions of'),
+  )
+  def test_mistakes_of_models_of_ones_own_are_told_in_one_line(self, name, message):
+    with self.assertRaisesRegex(types.UsageError, f'^--model={__name__}:{name}:? {message}'):
+      _prepared(f'--model={__name__}:{name}')[1]()
 
   def test_what_builds_models_holds_no_images(self):
     # An algorithm gets it, and is to get no data.

@@ -184,7 +184,9 @@ def from_flags(
       'methods': rows,
       'published': {},
   }
-  return _from_content(content, 'command line', None, extra, root_dir)
+  grid = _from_content(content, 'command line', None, extra, root_dir)
+  _check_read(grid.cells, [name for (name, _), *_ in choices])
+  return grid
 
 
 def _assignment(text):
@@ -234,7 +236,7 @@ def _from_content(content, scale, seeds, extra, root_dir):
       for seed in seeds
   )
   _check_names(cells)
-  _check_read(cells, extra)
+  _check_read(cells, program_flags.given(['compare', *program_flags.without_files(extra)]))
   return Grid(
       title=str(content['title']),
       source=str(content['source'] or ''),
@@ -355,9 +357,9 @@ def _arguments(chosen):
       yield f'--{name}={one}'
 
 
-def _check_read(cells, extra):
-  """Refuses a flag for all cells that none of them reads."""
-  for name in program_flags.given(['compare', *program_flags.without_files(extra)]):
+def _check_read(cells, given):
+  """Refuses a flag that was given for all cells and none of them reads."""
+  for name in given:
     problems = [effect.problem_of(cell.config, name) for cell in cells]
     _require(not all(problems), problems[-1])
 

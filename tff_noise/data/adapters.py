@@ -66,13 +66,17 @@ def _numpy(examples):
 def _pair(example, x, y):
   try:
     image, label = (example[x], example[y]) if isinstance(example, Mapping) else example
-    return np.asarray(image), int(label)
+    if not np.ndim(label):
+      return np.asarray(image), int(label)
   except (KeyError, TypeError, ValueError) as error:
     what = ', '.join(example) if isinstance(example, Mapping) else type(example).__name__
     raise types.UsageError(
         f'an example must be a pair of image and label, or a mapping with {x!r} and {y!r} (name '
         f'others by x= and y=), found {what}'
     ) from error
+  raise types.UsageError(
+      f'an example has {np.size(label)} labels: are these batches? Give dataset.unbatch()'
+  )
 
 
 def _stacked(xs):

@@ -1,5 +1,6 @@
 """How good a trained model is on examples."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -152,7 +153,24 @@ def _predict(models, x, dataset, run):
     pixels = images.read(batch, tuple(shape))
     return tf.reduce_mean(tf.stack([model(pixels, training=False) for model in models]), 0)
 
-  parts = [
-      predict(tf.constant(x[i : i + _BATCH_SIZE])).numpy() for i in range(0, len(x), _BATCH_SIZE)
-  ]
+  try:
+    parts = [
+        predict(tf.constant(x[i : i + _BATCH_SIZE])).numpy() for i in range(0, len(x), _BATCH_SIZE)
+    ]
+  except tf.errors.InvalidArgumentError as error:
+    if x.dtype.kind != 'S':
+      raise
+    raise types.UsageError(
+        f'{_unreadable(x, tuple(shape))} is no JPEG or PNG that can be decoded: take it out'
+    ) from error
   return np.concatenate(parts)
+
+
+def _unreadable(paths, shape):
+  """The first file that cannot be read; decoders do not say which."""
+  for path in paths:
+    try:
+      images.read(tf.constant([path]), shape)
+    except tf.errors.InvalidArgumentError:
+      return os.fsdecode(path)
+  return 'one of the images'

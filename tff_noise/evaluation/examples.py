@@ -35,7 +35,9 @@ class Source(NamedTuple):
   @property
   def name(self) -> str:
     """In names of files and in sentences."""
-    return 'images' if self.images else self.dataset or self.on
+    if self.images:
+      return f'images_{os.path.basename(os.path.abspath(self.images))}'
+    return self.dataset or self.on
 
   @property
   def where(self) -> str:

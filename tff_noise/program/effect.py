@@ -63,7 +63,12 @@ _READ: Mapping[str, _Condition] = {
         lambda c: c.dataset != 'digits' or (c.public_dataset is not None and not c.public_dir),
         'a --dataset that is not built in, or a --public_dataset without --public_dir,',
     ),
+    'public_dataset': _Condition(
+        # A method of one's own may look at them.
+        lambda c: c.method == 'rhfl' or ':' in c.method, '--method=rhfl',
+    ),
     'public_examples': _given('public_dataset'),
+    'norm': _not('model', 'vit_tiny'),
     'clients': _not('partition', 'natural'),
     'partition_p': _one_of('partition', 'bernoulli_dirichlet'),
     'partition_alpha': _one_of('partition', 'bernoulli_dirichlet', 'dirichlet'),

@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from tff_noise import params
+from tff_noise import types
 from tff_noise.program import checkpoints
 from tff_noise.program import run_directory
 
@@ -36,8 +38,48 @@ def build_metrics_managers(
   return [
       _csv_manager(run, 'metrics.csv'),
       _TensorBoard(run.file('tensorboard'), stages),
-      *([_Hooked(hook)] if hook else []),
+      *([_Hooked(hook)] if hook is not None else []),
   ]
+
+
+def build_hook(place: str, path: str, flags: Mapping[str, Any]) -> Hook:
+  """Returns what a user's function makes of a run's directory and flags.
+
+  Args:
+    place: The function, `package.module:function`.
+    path: Of the run's directory.
+    flags: Of the run, by name.
+
+  Raises:
+    types.UsageError: If it fails, or returns nothing that can be called.
+  """
+  function = params.named(place, 'metrics_hook')
+  try:
+    hook = function(path, flags)
+  except Exception as error:  # It may raise whatever it likes.
+    raise types.UsageError(
+        f'--metrics_hook={place} is called with the path of the run and its flags '
+        f'({_first_line(error)})'
+    ) from error
+  if not callable(hook):
+    raise types.UsageError(
+        f'--metrics_hook={place} has to return a function of a row and a round, returned {hook!r}'
+    )
+
+  def called(row, round_num):
+    try:
+      hook(row, round_num)
+    except Exception as error:
+      raise types.RunError(
+          f'--metrics_hook={place} failed in round {round_num} ({_first_line(error)}); the run can '
+          'be continued with it mended, or without it'
+      ) from error
+
+  return called
+
+
+def _first_line(error):
+  return f'{type(error).__name__}: {(str(error).splitlines() or [""])[0]}'
 
 
 class _TensorBoard(tff.program.ReleaseManager):

@@ -1,7 +1,10 @@
 """From the configuration to what a method is built from, and to its schedule."""
 
 import functools
+import json
 from typing import NamedTuple
+
+import numpy as np
 
 from tff_noise import params
 from tff_noise import types
@@ -165,14 +168,31 @@ def build(
 
 def _build_model(config, dataset, architecture):
   """The model of this architecture for these images."""
+  described = _described(config, dataset, architecture)
+  takes = described.data_type.element['x'].dtype
+  if np.dtype(takes) != dataset.train_x.dtype and dataset.train_x.dtype.kind != 'S':
+    raise types.UsageError(
+        f'--model={architecture} takes {np.dtype(takes).name}, and the data are '
+        f'{dataset.train_x.dtype.name}: give its tf.keras.Input that dtype, and scale inside'
+    )
+  if described.num_classes != dataset.num_classes:
+    raise types.UsageError(
+        f'--model={architecture} has {described.num_classes} logits for {dataset.num_classes} '
+        'classes: the second argument of its function is how many there are'
+    )
+  return described
+
+
+def _described(config, dataset, architecture):
   # Image files are brought to their size when they are read, pixels in the model.
   image_files = dataset.train_x.dtype.kind == 'S'
   # A function of the user's own need not know of features.
   features = {'dtype': 'float32'} if dataset.train_x.dtype.kind == 'f' else {}
-  build = _architecture(architecture)
-  try:
+  function = _architecture(architecture)
+
+  def build():
     with precision.mixed_precision(config.mixed_precision):
-      network = build(
+      return function(
           dataset.image_shape,
           dataset.num_classes,
           norm=config.norm,
@@ -181,11 +201,14 @@ def _build_model(config, dataset, architecture):
           image_size=0 if image_files else config.image_size,
           **features,
       )
+
+  if ':' in architecture:
+    return _own_model(architecture, build, image_files)
+  try:
+    network = build()
   except ValueError as error:
     if isinstance(error, types.UsageError):
       raise
-    if ':' in architecture:
-      raise types.UsageError(f'--model={architecture}: {error}') from error
     if features:
       raise types.UsageError(
           f'--model={architecture} takes images, and the data are features of shape '
@@ -200,6 +223,39 @@ def _build_model(config, dataset, architecture):
     return keras_model.from_keras(network, image_files=image_files)
   except ValueError as error:
     raise types.UsageError(f'--model={architecture}: {error}') from error
+
+
+def _own_model(place, build, image_files):
+  """What a function of the user's own makes; whatever goes wrong in it is told in one line."""
+  try:
+    network = build()
+    described = keras_model.from_keras(network, image_files=image_files)
+  except types.UsageError:
+    raise
+  except Exception as error:
+    what = _first_line(error)
+    if not isinstance(error, ValueError):
+      what += (
+          ': it is called as the functions of tff_noise/models/architectures.py, and returns a '
+          'functional Keras model'
+      )
+    raise types.UsageError(f'--model={place}: {what}') from error
+  try:
+    json.dumps(described.config)
+    keras_model.build_zeros(described)
+  except Exception as error:
+    raise types.UsageError(
+        f'--model={place} cannot be built from its configuration, as clients do '
+        f'({_first_line(error)}): register layers of your own with '
+        'tf.keras.saving.register_keras_serializable, and make a layer of what is a Lambda or a '
+        'function of tf'
+    ) from error
+  return described
+
+
+def _first_line(error):
+  line = (str(error).splitlines() or [''])[0]
+  return line if isinstance(error, ValueError) else f'{type(error).__name__}: {line}'
 
 
 def _architecture(name):

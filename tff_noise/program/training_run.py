@@ -10,7 +10,6 @@ import sys
 from importlib import metadata
 
 from tff_noise import child
-from tff_noise import params
 from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.data import client_data
@@ -170,7 +169,7 @@ def _train(config, prepared, scene, evaluations, weights, directory):
   )
   hook = None
   if config.metrics_hook:
-    hook = params.named(config.metrics_hook, 'metrics_hook')(directory.path, config.identity())
+    hook = managers.build_hook(config.metrics_hook, directory.path, config.identity())
   best = trained_models.BestKeeper(directory, prepared.task.model)
 
   def is_over(done):

@@ -108,11 +108,19 @@ def explained(
   Raises:
     ClientError: Where something fails in a computation with clients.
     grpc.RpcError, tf.errors.OpError: Where a computation without clients does.
+    types.UsageError: If clients' data sets are not of the computation's type.
   """
   try:
     return run(computation, argument)
   except tff.framework.RetryableError:
     raise
+  except TypeError as error:
+    if 'Cannot serialize dataset' not in str(error):
+      raise
+    raise types.UsageError(
+        'clients\' examples are of another type than the model takes: give its tf.keras.Input the '
+        f'dtype and shape of the data, and scale inside ({error})'
+    ) from error
   except (grpc.RpcError, tf.errors.OpError) as error:
     count = num_clients(argument, computation.type_signature.parameter)
     if not count:
