@@ -55,8 +55,8 @@ class TrainedRun(NamedTuple):
 def train(*, verbose: bool = True, **flags: Any) -> TrainedRun:
   """Runs or continues what flags of `bin/train` describe, and returns what came of it.
 
-  `tff_noise.train(method='fedcorr', dataset='digits', rounds=50)`; a flag that may be given
-  several times, such as `param`, takes a list.
+  `tff_noise.train(method='gce', dataset='digits', rounds=50, param={'q': 0.5})`; a flag that may be
+  given several times takes a list, and `param` a mapping too.
 
   Args:
     verbose: Whether what the run says is printed.
@@ -78,6 +78,8 @@ def train(*, verbose: bool = True, **flags: Any) -> TrainedRun:
 def _list(value):
   if value is None:
     return []
+  if isinstance(value, Mapping):
+    return [f'{name}={_text(one)}' for name, one in value.items()]
   return value if isinstance(value, list | tuple) else [value]
 
 

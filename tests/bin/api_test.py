@@ -67,6 +67,7 @@ class ApiTest(absltest.TestCase):
         # Found by the process of the run alone.
         ({'dataset': 'npz', 'data_dir': '/nowhere'}, '^--data_dir=/nowhere is neither a file'),
         ({'model': f'{_OWN}:nope'}, 'has no attribute'),
+        ({'method': 'gce', 'param': {'q': 'much'}}, '^--param: q must be a number'),
     ):
       with self.assertRaisesRegex(types.UsageError, message):
         self._train(**flags)
