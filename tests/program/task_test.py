@@ -7,7 +7,11 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tff_noise import types
+from tff_noise.algorithms import algorithm
 from tff_noise.algorithms import catalog
+from tff_noise.clients import program
+from tff_noise.federated import computation
+from tff_noise.models import losses
 from tff_noise.privacy import protection
 from tff_noise.program import data
 from tff_noise.program import flags
@@ -26,6 +30,26 @@ def _prepared(*arguments):
 # ClipFL, which does not say that it shows clients' models.
 QUIET = catalog.ALGORITHMS['clipfl']._replace(
     name='quiet', place='tff_noise.algorithms.clipfl:build', per_client=''
+)
+
+
+def _own_loss(task_, loss):
+  program_ = program.ClientProgram(loss=loss)
+  return algorithm.of_rounds(task_, computation.train('a round of train', task_, program_))
+
+
+def with_the_form(task_, _):
+  form = task_.training.loss
+  return _own_loss(task_, lambda s: losses.cross_entropy(s.logits, s.labels, form))
+
+
+def without_the_form(task_, _):
+  return _own_loss(task_, lambda s: losses.cross_entropy(s.logits, s.labels))
+
+
+TAKES, IGNORES = (
+    catalog.ALGORITHMS['fedavg']._replace(name=n, place=f'{__name__}:{n}')
+    for n in ('with_the_form', 'without_the_form')
 )
 
 
@@ -147,6 +171,16 @@ class TaskTest(federated_test_case.FederatedTestCase):
       prepare()
     _, prepare = _prepared(*method_flags, '--allow_per_client_disclosure')
     self.assertNotEmpty(prepare().algorithm.fields)
+
+  @parameterized.parameters('--temperature=5', '--label_smoothing=0.1', '--training_labels=private')
+  def test_a_loss_that_does_not_take_what_flags_ask_for_is_refused(self, given):
+    method = f'--method={__name__}:'
+    self.assertNotEmpty(_prepared(method + 'TAKES', given)[1]().algorithm.fields)
+    with self.assertRaisesRegex(types.UsageError, f'^{method}IGNORES: its loss does not take'):
+      _prepared(method + 'IGNORES', given)[1]()
+
+  def test_a_loss_of_its_own_runs_where_nothing_is_asked_of_it(self):
+    self.assertNotEmpty(_prepared(f'--method={__name__}:IGNORES')[1]().algorithm.fields)
 
   def test_round_without_a_client_is_refused_before_anything_is_written(self):
     arrivals = self.create_tempfile(content='client,joins\n0,3\n1,3\n2,3\n3,4\n').full_path

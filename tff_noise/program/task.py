@@ -23,6 +23,7 @@ from tff_noise.program import client_noise
 from tff_noise.program import noise_secret
 from tff_noise.program import private_labels
 from tff_noise.program import run_config
+from tff_noise.program import watched_loss
 
 
 class Prepared(NamedTuple):
@@ -61,7 +62,7 @@ def prepare(
   if private:
     federation = private_labels.flip(federation, config.label_epsilon, dataset.num_classes)
   task = build(config, dataset, federation, scene_lib.validation(dataset, scene), system_key)
-  algorithm = catalog.ALGORITHMS[config.method].build(task, config.method_params())
+  algorithm = _algorithm(config, task)
   claims.check(config.method, algorithm, task)
   stages = sum(bool(rounds) for rounds in algorithm.stages.values())
   noisy = [c.name for c in algorithm.used if c.is_noisy]
@@ -92,6 +93,22 @@ def prepare(
   for computation in algorithm.used:
     computation.require_company(cohorts[computation.name])
   return Prepared(federation, task, algorithm)
+
+
+def _algorithm(config, task):
+  """The method; one of the user's own has to have the loss that flags ask for."""
+  entry, parameters = catalog.ALGORITHMS[config.method], config.method_params()
+  if ':' not in config.method or task.training.loss == types.CrossEntropy():
+    return entry.build(task, parameters)
+  seen, looked = watched_loss.watched(task)
+  algorithm = entry.build(seen, parameters)
+  if not looked():
+    raise types.UsageError(
+        f'--method={config.method}: its loss does not take `task.training.loss`, so --temperature, '
+        '--label_smoothing and the flips of --training_labels=private would be left out of it: '
+        'give it to tff_noise.models.losses as `form`, or leave these flags out'
+    )
+  return algorithm
 
 
 def _own_aggregation(place):
