@@ -100,7 +100,8 @@ def _algorithm(config, task):
   entry, parameters = catalog.ALGORITHMS[config.method], config.method_params()
   if ':' not in config.method or task.training.loss == types.CrossEntropy():
     return entry.build(task, parameters)
-  seen, looked = watched_loss.watched(task)
+  form, looked = watched_loss.watched(task.training.loss)
+  seen = task._replace(training=task.training._replace(loss=form))
   algorithm = entry.build(seen, parameters)
   if not looked():
     raise types.UsageError(

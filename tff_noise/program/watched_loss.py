@@ -3,14 +3,13 @@
 from collections.abc import Callable
 
 from tff_noise import types
-from tff_noise.federated import task as task_lib
 
 
-def watched(task: task_lib.Task) -> tuple[task_lib.Task, Callable[[], bool]]:
-  """Returns the task with a form of the loss that knows whether it was looked at, and whether.
+def watched(form: types.CrossEntropy) -> tuple[types.CrossEntropy, Callable[[], bool]]:
+  """Returns the same form of the loss, which knows whether it was looked at, and whether it was.
 
   Args:
-    task: What a method is built from; its loss is traced while it is built.
+    form: What a method's loss is to be; it is traced while the method is built.
   """
   looked = []
 
@@ -22,6 +21,4 @@ def watched(task: task_lib.Task) -> tuple[task_lib.Task, Callable[[], bool]]:
       looked.append(True)
       return self[1]
 
-  form = Form(*task.training.loss)
-  training = task.training._replace(loss=form)
-  return task._replace(training=training), lambda: bool(looked)
+  return Form(*form), lambda: bool(looked)
