@@ -50,7 +50,9 @@ Off until a measurement earns them their place (benchmarks/NOTES.md has the firs
   `gamma <- clip(gamma exp(.3 (anchor - mean eta)), 1, max_sharpness)`. A guard leaves gamma as it
   is where the sums do not show that the model is better than the labels: they agree in a share
   `A = T (1 - anchor) + (1 - T) anchor / (K - 1)` of examples if it is right in T of them and errs
-  without regard to the label, and `T >= 1 - anchor` has to hold.
+  without regard to the label, and `T >= 1 - anchor` has to hold. For models that can learn the
+  data alone: one that errs in its surest predictions too makes labels look worse than they are, the
+  guard opens, and it corrects what was right (benchmarks/NOTES.md has a CNN).
 
 What it cannot see: more than half of a class labelled as one other class, which looks as if the
 names were swapped; noise that all clients share in all images of a kind; a client that lies in its
