@@ -5,6 +5,7 @@ import io
 import json
 import os
 
+import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -227,6 +228,16 @@ class RenderTest(grid_case.GridCase):
         ('3', '91', '1', '9', '4.69735', '1'),
     )
     self.assertEqual((row['bytes_up'], row['label_epsilon']), ('3500000', '0.81'))
+
+  def test_traffic_is_the_mean_over_seeds(self):
+    self.write()
+    results = [
+        r._replace(record=r.record._replace(up=100 + r.cell.seed, down=7))
+        for r in tables.collect(self.grid)
+    ]
+    seeds = [r.cell.seed for r in results if r.cell.setting == 'noise_rate=0.2']
+    found = tables.costs(results, 'fedavg', 'noise_rate=0.2')
+    self.assertEqual((found.up, found.down), (100 + np.mean(seeds), 7))
 
   def test_latex_is_escaped(self):
     self.write()

@@ -185,7 +185,7 @@ class Costs(NamedTuple):
 
   Attributes:
     seconds: Median over seeds of the median seconds a round.
-    up: Bytes that all clients send in a run.
+    up: Bytes that all clients send in a run, mean over seeds.
     down: Bytes that they receive.
     label_epsilon: Of the label channel; 'none' if labels are shared without privacy, '' if they
       are not shared.
@@ -210,7 +210,9 @@ def costs(results: Sequence[Result], method: str, setting: str) -> Costs:
     return Costs(math.nan, math.nan, math.nan, '', '')
   first = found[0]
   seconds = float(np.median([record.seconds for record in found]))
-  return Costs(seconds, first.up, first.down, first.label_epsilon, first.run_epsilon)
+  # They differ between seeds where sizes of clients, or what is found, decide who trains.
+  up, down = (round(np.mean([getattr(r, name) for r in found])) for name in ('up', 'down'))
+  return Costs(seconds, up, down, first.label_epsilon, first.run_epsilon)
 
 
 class Table(NamedTuple):
