@@ -163,12 +163,21 @@ class ServerTest(parameterized.TestCase):
     self.assertEqual(fedtally.next_sharpness(3.9, 1.0, 0.0, 4.0), 4)
 
   def test_model_is_compared_with_labels_by_what_both_say(self):
-    # Right in T of all examples, beside labels of which .4 are wrong: they agree in
+    # Right in T of all examples, beside labels of which .4 are wrong, it agrees with them in
     # .6 T + (1 - T) .4 / 9.
-    for right, better in ((0.5, False), (0.59, False), (0.61, True), (0.9, True)):
-      agree = 0.6 * right + (1 - right) * 0.4 / 9
-      agreed = np.array([1000 * agree])
-      self.assertEqual(fedtally.is_better_than_labels(np.array([1000.0]), agreed, 0.4, 10), better)
+    def judged(right, noise):
+      agree = (1 - noise) * right + (1 - right) * noise / 9
+      return fedtally.is_better_than_labels(
+          np.array([1000.0]), np.array([1000 * agree]), noise, 10
+      )
+
+    # Where .1 are wrong, nine in ten have to be right; elsewhere four in five, or else the surest
+    # predictions, which tell of the noise, may be wrong too.
+    for right, noise, better in (
+        (0.89, 0.1, False), (0.91, 0.1, True), (0.79, 0.4, False), (0.81, 0.4, True),
+        (0.9, 0.59, True), (0.9, 0.61, False),
+    ):
+      self.assertEqual(judged(right, noise), better, (right, noise))
     self.assertFalse(fedtally.is_better_than_labels(np.zeros(2), np.zeros(2), 0.4, 10))
     # Labels at random say nothing of anybody.
     self.assertFalse(fedtally.is_better_than_labels(np.ones(1), np.ones(1), 0.9, 10))
@@ -279,7 +288,7 @@ class _NumPy:
     noise = 1 - agreed[last] / sure[last]
     if self.params.max_sharpness > 1 and self.t > 0.2 * self.rounds:
       agree = agreed[-1] / sure[-1]
-      if noise < 0.5 and (agree - noise) / (1 - 2 * noise) >= 1 - noise:
+      if noise < 0.5 and (agree - noise) / (1 - 2 * noise) >= max(1 - noise, 0.8):
         self.gamma *= np.exp(0.3 * (noise - shares @ _RATES))
         self.gamma = min(max(self.gamma, 1), self.params.max_sharpness)
 

@@ -50,9 +50,9 @@ Off until a measurement earns them their place (benchmarks/NOTES.md has the firs
   `gamma <- clip(gamma exp(.3 (anchor - mean eta)), 1, max_sharpness)`. A guard leaves gamma as it
   is where the sums do not show that the model is better than the labels: they agree in a share
   `A = T (1 - anchor) + (1 - T) anchor / (K - 1)` of examples if it is right in T of them and errs
-  without regard to the label, and `T >= 1 - anchor` has to hold. For models that can learn the
-  data alone: one that errs in its surest predictions too makes labels look worse than they are, the
-  guard opens, and it corrects what was right (benchmarks/NOTES.md has a CNN).
+  without regard to the label, and `T >= 1 - anchor` has to hold. A model that errs in its surest
+  predictions too makes labels look worse than they are: then agreement falls from the surest to
+  the others, so `T >= 0.8` has to hold as well; or it is low everywhere, so `anchor <= 0.6`.
 
 What it cannot see: more than half of a class labelled as one other class, which looks as if the
 names were swapped; noise that all clients share in all images of a kind; a client that lies in its
@@ -105,6 +105,7 @@ _TABLE_SHRINKAGE = 5.0
 _SMALLEST_WEIGHT = 0.02
 _EM_STEPS, _EM_SHRINKAGE = 3, 10.0
 _SHARPNESS_STEP, _SHARPNESS_FROM = 0.3, 0.2
+_LEAST_RIGHT, _MOST_NOISE = 0.8, 0.6
 _TINY = 1e-12
 
 
@@ -395,7 +396,9 @@ def is_better_than_labels(
 ) -> bool:
   """Whether the model is right at least as often as labels, as far as its agreement tells.
 
-  `A = T (1 - noise) + (1 - T) noise / (K - 1)` is solved for T.
+  `A = T (1 - noise) + (1 - T) noise / (K - 1)` is solved for T, which has to be .8 at least: a
+  smaller one says that agreement falls from the surest predictions to the others, so that the
+  surest, by which noise is told, may err too. So they may where noise is above .6.
 
   Args:
     sure: float64 `[B]`, see `anchor`.
@@ -409,7 +412,7 @@ def is_better_than_labels(
   if by_chance >= 1 - noise:
     return False  # Labels that say nothing tell nothing of the model.
   right = (agreed.sum() / sure.sum() - by_chance) / (1 - noise - by_chance)
-  return bool(right >= 1 - noise)
+  return bool(right >= max(1 - noise, _LEAST_RIGHT) and noise <= _MOST_NOISE)
 
 
 def next_sharpness(gamma: float, anchor_: float, rate: float, most: float) -> float:
