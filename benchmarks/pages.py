@@ -9,7 +9,7 @@ What stands between two lines such as
 
 is written anew: `mean`, `difference` (to the grid's baseline), `ranks`, `choices` (the best by what
 a server sees) or `front` (against what it costs). With `picture:` in place of `table:`, of `ranks`
-or `front`, a PNG is drawn beside the page. No run is made or read; a test holds that pages have
+or `front`, a PNG is drawn beside the page. No run is made or read; a test holds that tables have
 what the files say. Runs of different code may stand in one file: the page has to say so.
 """
 
@@ -94,37 +94,38 @@ def rendered(text: str) -> str:
     types.UsageError: If a block asks for what is not there.
   """
 
-  def block(match):
-    line, kind, grid_path, results_path, metric, name = match.groups()
-    if kind == 'picture':
-      return match.group()
-    if name not in _TABLES:
-      raise types.UsageError(f'{line}: expected one of {", ".join(_TABLES)}')
-    grid, results = read(grid_path, results_path)
-    made = _TABLES[name](grid, results, metric)
-    return '\n'.join([line, '', *tables.rows_as_markdown(made), '', _END])
+  def lines(grid, results, metric, name):
+    return tables.rows_as_markdown(_TABLES[name](grid, results, metric))
 
-  return _BLOCK.sub(block, text)
+  return _replaced(text, 'table', _TABLES, lines)
 
 
 def draw(path: str, text: str) -> str:
   """Draws the pictures of a page beside it; returns the page with links to them."""
   from tff_noise.report import figure_style
 
-  def block(match):
-    line, kind, grid_path, results_path, metric, name = match.groups()
-    if kind == 'table':
-      return match.group()
-    if name not in _PICTURES:
-      raise types.UsageError(f'{line}: expected one of {", ".join(_PICTURES)}')
-    grid, results = read(grid_path, results_path)
-    page = os.path.splitext(os.path.basename(path))[0]
+  page = os.path.splitext(os.path.basename(path))[0]
+
+  def lines(grid, results, metric, name):
     file = f'{page}_{name}.png'
-    figure = _PICTURES[name](grid, results, metric)
-    run_directory.write_bytes(
-        os.path.join(os.path.dirname(path), file), figure_style.png(figure)
-    )
-    return '\n'.join([line, '', f'![{name}, {metric}]({file})', '', _END])
+    content = figure_style.png(_PICTURES[name](grid, results, metric))
+    run_directory.write_bytes(os.path.join(os.path.dirname(path), file), content)
+    return [f'![{name}, {metric}]({file})']
+
+  return _replaced(text, 'picture', _PICTURES, lines)
+
+
+def _replaced(text, kind, known, lines):
+  """The text, in whose blocks of this kind stands what `lines` gives."""
+
+  def block(match):
+    line, found, grid_path, results_path, metric, name = match.groups()
+    if found != kind:
+      return match.group()
+    if name not in known:
+      raise types.UsageError(f'{line}: expected one of {", ".join(known)}')
+    grid, results = read(grid_path, results_path)
+    return '\n'.join([line, '', *lines(grid, results, metric, name), '', _END])
 
   return _BLOCK.sub(block, text)
 

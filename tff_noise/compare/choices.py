@@ -14,13 +14,14 @@ from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import metrics
 from tff_noise.compare import statistics
 from tff_noise.compare import tables
+from tff_noise.program import run_config
 
 SUMS, CLIENTS, DATA = 'sums alone', 'single clients', 'data of its own'
 KINDS = (SUMS, CLIENTS, DATA)
 
 
-def kind(config) -> str:
-  """Returns the kind of a cell's method, from its `run_config.RunConfig`."""
+def kind(config: run_config.RunConfig) -> str:
+  """Returns the kind of a cell's method."""
   if config.validation_fraction or config.validation_dir or config.public_dataset:
     return DATA
   return CLIENTS if config.allow_per_client_disclosure else SUMS
