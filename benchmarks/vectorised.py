@@ -3,9 +3,9 @@
   python -m benchmarks.vectorised [--repeats=20]
 
 Clients of the digits' size train a perceptron of one hidden layer, without norm, each for five
-epochs of batches of ten, on one thread: one client after the other in one graph, as TFF's executor runs a client's graph ten times;
-as one batch axis over the clients of a round; and over those of several seeds. It prints
-milliseconds a client and the largest difference of weights.
+epochs of batches of ten, on one thread: one client after the other in one graph, as TFF's executor
+runs a client's graph ten times; as one batch axis over the clients of a round; and over those of
+several seeds. It prints milliseconds a client and the largest difference of weights.
 """
 
 import argparse
