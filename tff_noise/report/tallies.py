@@ -77,8 +77,8 @@ def _build(run, scene):
       blocks.Picture(
           'anchor', _history_picture(found.history),
           'The anchor is the share of labels that the model\'s surest predictions deny. Above a '
-          'sharpness of 1 (--param=max_sharpness) the model is sharpened while the smallest anchor '
-          'so far exceeds the mean noise rate.',
+          'sharpness of 1 (--param=max_sharpness) the model is sharpened while the anchor exceeds '
+          'the mean noise rate, where the sums show that the model is better than the labels.',
       ),
   ]
 
