@@ -1,15 +1,19 @@
 """Chooses a step size and one parameter for each method, each by the same six tries.
 
-  python -m benchmarks.tune_methods --root_dir=runs/tries --out=configs/grids/all_methods_tuned.yaml
+  python -m benchmarks.tune_methods --grid=configs/grids/evidence_cifar10_published.yaml \
+    --root_dir=runs/tries --out=configs/grids/evidence_cifar10.yaml --data_dir=...
 
-Takes the rows of configs/grids/all_methods_digits.yaml. A try is a step size with a value of one
-parameter, three by two, or six step sizes where a method has no parameter worth trying. It is three
-runs, one in each of the grid's first three columns, on seeds 101, 102 and 103, which no table
-reports; the try with the highest mean accuracy of the last 10 evaluations is chosen, one for all
-columns. --rounds (60) is that of the tries alone: 432 runs of some ten seconds. What is finished is
-not run again; --part=0/2 and --part=1/2 share the work between two processes, and the last to end
-writes the file. A try whose training diverges counts as an accuracy of 0. --only=FedTally tries one
-row; the others of the file stay.
+Takes the rows of --grid. A try is a step size with a value of one parameter, three by two, or six
+step sizes where a method has no parameter worth trying. It is three runs, one in each of the grid's
+first three columns, on seeds 101, 102 and 103, which no table reports. A tenth of each client's
+examples, with the labels that it believes, is withheld from it and is the validation set of the
+run: the try with the highest mean of the last 10 validation accuracies is chosen, one for all
+columns, so that no clean label and no test image chooses anything.
+
+--rounds (60) is that of the tries alone. What is finished is not run again; --part=0/2 and
+--part=1/2 share the work between two processes, and the last to end writes the file. A try whose
+training diverges counts as an accuracy of 0. --only=FedAvg,ELR tries these rows; the others of the
+file stay. Other flags are those of all runs.
 """
 
 import copy
@@ -17,29 +21,33 @@ import os
 import sys
 import time
 
+import numpy as np
 import yaml
 from absl import flags
 
 from tff_noise import heaps
 from tff_noise import loading
+from tff_noise import rng
 from tff_noise import types
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import runner
-from tff_noise.compare import tables
+from tff_noise.data import scene as scene_lib
 from tff_noise.program import command_line
 from tff_noise.program import data
 from tff_noise.program import run_directory
+from tff_noise.program import summary
 
 _FLAGS = flags.FlagValues()
 flags.DEFINE_string('root_dir', 'runs/tries', 'Where runs lie.', flag_values=_FLAGS)
+flags.DEFINE_string('grid', '', 'The grid whose rows are tried.', flag_values=_FLAGS)
 flags.DEFINE_string('out', '', 'The grid that is written.', flag_values=_FLAGS)
 flags.DEFINE_integer('rounds', 60, 'Of a try.', flag_values=_FLAGS)
-flags.DEFINE_string('only', '', 'The row that is tried; all if not given.', flag_values=_FLAGS)
+flags.DEFINE_list('only', [], 'The rows that are tried; all if not given.', flag_values=_FLAGS)
 flags.DEFINE_string('part', '0/1', 'Which runs, of how many parts.', flag_values=_FLAGS)
 
 # Says in a run's directory why it has no end.
 _DIVERGED = 'diverged.txt'
-_GRID = 'configs/grids/all_methods_digits.yaml'
+_WITHHELD = 0.1
 _SEEDS = (101, 102, 103)
 _STEP_SIZES = (0.03, 0.1, 0.3)
 _MORE_STEP_SIZES = (0.01, 0.03, 0.05, 0.1, 0.2, 0.3)
@@ -72,29 +80,29 @@ _PARAMETERS = {
 
 def main(argv: list[str]) -> None:
   """Runs the tries, and writes the grid of what was chosen."""
-  values, _ = command_line.parse(_FLAGS, argv)
+  values, shared = command_line.parse(_FLAGS, argv, known_only=True)
   part, parts = map(int, values.part.split('/'))
-  with open(_GRID, encoding='utf-8') as file:
+  with open(values.grid, encoding='utf-8') as file:
     content = yaml.safe_load(file)
-  if values.only:
-    names = [row['name'] for row in content['methods']]
-    if values.only not in names:
-      raise types.UsageError(f'--only must be one of {", ".join(names)}, got {values.only!r}')
-    content['methods'] = [content['methods'][names.index(values.only)]]
+  rows = {row['name']: row for row in content['methods']}
+  for name in values.only:
+    if name not in rows:
+      raise types.UsageError(f'--only must be some of {", ".join(rows)}, got {name!r}')
+  content['methods'] = [row for name, row in rows.items() if name in (values.only or rows)]
   tried = _with_tries(content)
   os.makedirs(values.root_dir, exist_ok=True)
   path = os.path.join(values.root_dir, f'tries_{part}.yaml')
   with open(path, 'w', encoding='utf-8') as file:
     yaml.safe_dump(tried, file, sort_keys=False)
   grid = grid_lib.load(
-      path, 'reduced', None, [f'--rounds={values.rounds}'], values.root_dir
+      path, 'reduced', None, [f'--rounds={values.rounds}', *shared], values.root_dir
   )
   column = dict(zip(grid.settings, _SEEDS, strict=False))
   cells = [c for c in grid.cells if column.get(c.setting) == c.seed]
   heaps.limit()
   _run(cells[part::parts])
   if values.out and all(map(_is_done, cells)):
-    _write(values.out, content, grid._replace(cells=tuple(cells)))
+    _write(values, content, cells)
 
 
 def _with_tries(content):
@@ -135,6 +143,7 @@ def _run(cells):
     started = time.monotonic()
     dataset = data.load_dataset(cell.config)
     scene = data.load_scene(cell.config, dataset, None)
+    dataset, scene = _with_noisy_validation(dataset, scene, cell.seed)
     directory = run_directory.locate(cell.config.root_dir, cell.config.name())
     try:
       training_run.run(cell.config, dataset, scene, directory)
@@ -148,19 +157,37 @@ def _run(cells):
     )
 
 
+def _with_noisy_validation(dataset, scene, seed):
+  """Withholds a tenth of each client's examples, as the run's validation set."""
+  withheld = []
+  for client, ids in enumerate(scene_lib.examples_of(scene)):
+    order = rng.generator(seed, 'noisy validation', client).permutation(ids)
+    withheld.append(order[: int(_WITHHELD * len(order))])
+  withheld = np.concatenate(withheld)
+  client_of = scene.client_of.copy()
+  client_of[withheld] = scene_lib.SERVER
+  examples = types.Examples(dataset.train_x[withheld], scene.noisy_label[withheld])
+  return dataset._replace(validation=examples), scene._replace(client_of=client_of)
+
+
 def _is_done(cell):
   return runner.is_finished(cell) or os.path.exists(os.path.join(cell.config.path(), _DIVERGED))
 
 
-def _write(path, content, grid):
+def _score(cell):
+  """Mean of the last 10 validation accuracies, percent."""
+  if not runner.is_finished(cell):
+    return 0.0
+  rows = summary.read_rows(os.path.join(cell.config.path(), 'metrics.csv'))
+  values = np.array([float(row['validation_accuracy']) for row in rows])
+  return 100 * summary.accuracy(np.arange(len(values)), values).last10
+
+
+def _write(values, content, cells):
   """Writes the grid in which each row has the try with the highest mean."""
-  results = tables.collect(grid)
   scores = {}
-  for result in results:
-    [value] = tables.by_seed(
-        [result], 'last10_test_accuracy', result.cell.method, result.cell.setting
-    ).values() or [0.0]
-    scores.setdefault(result.cell.method, []).append(value)
+  for cell in cells:
+    scores.setdefault(cell.method, []).append(_score(cell))
   rows = []
   for row in content['methods']:
     tries = _tries(row['name'])
@@ -168,23 +195,21 @@ def _write(path, content, grid):
     best = max(range(len(tries)), key=means.__getitem__)
     print(row['name'], tries[best], [f'{m:.2f}' for m in means])
     rows.append(_changed(row, *tries[best]))
-  if len(rows) == 1:  # As --only asks.
-    rows = _with_row(path, rows[0])
+  if values.only and os.path.exists(values.out):
+    rows = _with_rows(values.out, rows)
   title = content['title'].replace('at its published settings', 'after six tries')
   text = yaml.safe_dump(
       {**content, 'title': title, 'methods': rows}, sort_keys=False, allow_unicode=True
   )
-  with open(path, 'w', encoding='utf-8') as file:
-    file.write(f'# Written by benchmarks/tune_methods.py, from {_GRID}.\n{text}')
+  with open(values.out, 'w', encoding='utf-8') as file:
+    file.write(f'# Written by benchmarks/tune_methods.py, from {values.grid}.\n{text}')
 
 
-def _with_row(path, row):
-  """The rows of the file, with this one in place of its own, or last."""
+def _with_rows(path, rows):
+  """The rows of the file, with these in place of those of their names, or last."""
   with open(path, encoding='utf-8') as file:
-    others = yaml.safe_load(file)['methods']
-  names = [other['name'] for other in others]
-  at = names.index(row['name']) if row['name'] in names else len(others)
-  return [*others[:at], row, *others[at + 1 :]]
+    others = {row['name']: row for row in yaml.safe_load(file)['methods']}
+  return [*{**others, **{row['name']: row for row in rows}}.values()]
 
 
 if __name__ == '__main__':
