@@ -1,7 +1,6 @@
 """Tests of what a run directory's managers write."""
 
 import asyncio
-import collections
 
 import numpy as np
 from absl.testing import absltest
@@ -11,7 +10,8 @@ from tff_noise import types
 from tff_noise.program import managers
 from tff_noise.program import run_directory
 
-_Row = collections.namedtuple('_Row', ('stage', 'test_accuracy', 'clients'))
+def _row(stage, test_accuracy, clients):
+  return {'stage': stage, 'test_accuracy': test_accuracy, 'clients': clients}
 
 
 _TOLD = []
@@ -67,7 +67,7 @@ class MetricsManagersTest(absltest.TestCase):
   def test_a_hook_gets_every_row(self):
     got = []
     self._release(
-        _Row('warm up', 0.5, 3), _Row('train', 0.75, 4), hook=lambda *args: got.append(args)
+        _row('warm up', 0.5, 3), _row('train', 0.75, 4), hook=lambda *args: got.append(args)
     )
     self.assertEqual(got, [
         ({'stage': 'warm up', 'test_accuracy': 0.5, 'clients': 3}, 1),
@@ -75,7 +75,7 @@ class MetricsManagersTest(absltest.TestCase):
     ])
 
   def test_tensorboard_has_one_name_whatever_the_stage_and_no_gaps_as_values(self):
-    self._release(_Row('warm up', 0.5, 3), _Row('train', np.nan, 3), _Row('train', 0.75, 4))
+    self._release(_row('warm up', 0.5, 3), _row('train', np.nan, 3), _row('train', 0.75, 4))
     events = event_accumulator.EventAccumulator(self.run_dir.file('tensorboard'))
     events.Reload()
     values = {
@@ -90,8 +90,8 @@ class MetricsManagersTest(absltest.TestCase):
     self.assertEqual([step for step, _ in values['stage']], [1, 2, 3])
 
   def test_rows_of_a_round_that_is_run_again_are_replaced(self):
-    self._release(_Row('train', 0.5, 3), _Row('train', 0.6, 3))
-    self._release(_Row('train', 0.5, 3), _Row('train', 0.6, 3))
+    self._release(_row('train', 0.5, 3), _row('train', 0.6, 3))
+    self._release(_row('train', 0.5, 3), _row('train', 0.6, 3))
     with open(self.run_dir.file('metrics.csv'), encoding='utf-8') as file:
       lines = file.read().splitlines()
     self.assertEqual(

@@ -7,9 +7,7 @@ rounds since its last checkpoint and arrives at the same numbers.
 """
 
 import asyncio
-import collections
 import concurrent.futures
-import functools
 import gc
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -184,7 +182,7 @@ async def run(
     # Metrics first: a state that is saved has all its rows, and a row without its state is
     # replaced when the round is run again.
     for manager in metrics_managers:
-      await manager.release(_row(metrics), done)
+      await manager.release(metrics, done)
     await timing_manager.release({'seconds': seconds}, done)
     if state is not None:
       await state_manager.save(state, done)
@@ -275,14 +273,3 @@ def is_evaluated(algorithm: algorithm_lib.Algorithm, round_num: int, eval_every:
   if not ends:
     return (round_num - first + 1) % eval_every == 0
   return round_num in ends and (1 + ends.index(round_num)) % eval_every == 0
-
-
-def _row(metrics: Mapping[str, Any]) -> Any:
-  """Returns the metrics as a named tuple, whose order TFF's managers keep; they sort mappings."""
-  return _row_type(*metrics)(*metrics.values())
-
-
-# Types stay in memory, and so would one for every round.
-@functools.cache
-def _row_type(*columns):
-  return collections.namedtuple('Metrics', columns)
