@@ -1,14 +1,17 @@
 """Tests of what a run directory's managers write."""
 
 import asyncio
+import collections
 
 import numpy as np
+import tensorflow_federated as tff
 from absl.testing import absltest
 from tensorboard.backend.event_processing import event_accumulator
 
 from tff_noise import types
 from tff_noise.program import managers
 from tff_noise.program import run_directory
+
 
 def _row(stage, test_accuracy, clients):
   return {'stage': stage, 'test_accuracy': test_accuracy, 'clients': clients}
@@ -40,9 +43,9 @@ class MetricsManagersTest(absltest.TestCase):
     super().setUp()
     self.run_dir = run_directory.RunDirectory(self.create_tempdir().full_path)
 
-  def _release(self, *rows, hook=None):
+  def _release(self, *rows, hook=None, stages=('warm up', 'train', 'a, "b"')):
     async def release():
-      built = managers.build_metrics_managers(self.run_dir, ['warm up', 'train'], hook)
+      built = managers.build_metrics_managers(self.run_dir, stages, hook)
       for key, row in enumerate(rows, 1):
         for manager in built:
           await manager.release(row, key)
@@ -88,6 +91,24 @@ class MetricsManagersTest(absltest.TestCase):
     self.assertEqual(set(values), {'test accuracy', 'clients', 'stage'})
     self.assertEqual([step for step, _ in values['test accuracy']], [1, 3])
     self.assertEqual([step for step, _ in values['stage']], [1, 2, 3])
+
+  def test_files_are_those_of_tffs_own_manager(self):
+    rows = [
+        _row('a, "b"', np.float32(0.1), 3),
+        {**_row('train', np.nan, np.int64(4)), 'more': 1e-9},
+        _row('train', 0.25, 5),
+    ]
+    theirs = self.run_dir.file('theirs.csv')
+    manager = tff.program.CSVFileReleaseManager(theirs, key_fieldname='round')
+    self._release(*rows)
+
+    async def release():
+      for key, row in enumerate(rows, 1):
+        await manager.release(collections.namedtuple('Row', row)(**row), key)
+
+    asyncio.run(release())
+    with open(theirs, 'rb') as file, open(self.run_dir.file('metrics.csv'), 'rb') as ours:
+      self.assertEqual(ours.read(), file.read())
 
   def test_rows_of_a_round_that_is_run_again_are_replaced(self):
     self._release(_row('train', 0.5, 3), _row('train', 0.6, 3))

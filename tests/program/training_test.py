@@ -867,11 +867,11 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     leftover = self.run_dir.file('state/round_3.npz.partial-1234')
     with open(leftover, 'w', encoding='utf-8') as file:
       file.write('half a')
-    with open(self.run_dir.file('metrics.csv_temp55'), 'w', encoding='utf-8') as file:
+    with open(self.run_dir.file('metrics.csv.partial-55'), 'w', encoding='utf-8') as file:
       file.write('half a')
     self._run(_counting_algorithm(1))
     self.assertFalse(tf.io.gfile.exists(leftover))
-    self.assertFalse(tf.io.gfile.exists(self.run_dir.file('metrics.csv_temp55')))
+    self.assertFalse(tf.io.gfile.exists(self.run_dir.file('metrics.csv.partial-55')))
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""Clients' data and computations are sent once, and never mistaken for others."""
+"""Data and computations are sent once, and never mistaken for others."""
 
 import contextlib
 import io
@@ -34,6 +34,11 @@ def _total(data):
 @tff.federated_computation(_DATA, tff.FederatedType(np.int64, tff.SERVER))
 def _total_and(data, number):
   return tff.federated_sum(tff.federated_map(_sum, data)), number
+
+
+@tff.federated_computation(tff.FederatedType(_DATA.member, tff.SERVER))
+def _at_server(data):
+  return tff.federated_map(_sum, data)
 
 
 def _dataset(value):
@@ -76,6 +81,19 @@ class DataCacheTest(absltest.TestCase):
       self.assertEqual(self._computations_sent, sent)
     self.assertEqual(_total_and([one], 7), (_SIZE, 7))
     self.assertEqual(self._computations_sent, 3)
+
+  def test_data_of_the_server_are_sent_once(self):
+    one, two, five = _dataset(1), _dataset(2), [_dataset(i) for i in range(5)]
+    for sent, data in ((1, one), (1, one), (2, two), (2, one)):
+      self.assertEqual(_at_server(data), _SIZE * (1 if data is one else 2))
+      self.assertEqual(self._sent, sent)
+    # Beside clients', and never in place of theirs.
+    self.assertEqual(_total([one]), _SIZE)
+    self.assertEqual(_at_server(one), _SIZE)
+    self.assertEqual(self._sent, 3)
+    for data in (*five, five[0]):
+      _at_server(data)
+    self.assertEqual(self._sent, 3 + 6)  # Four are kept, so that the first of five has gone.
 
   def test_other_data_are_sent(self):
     one, two, three = _dataset(1), _dataset(2), _dataset(3)

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import executor_pb2
 from tensorflow_federated.proto.v0 import executor_pb2_grpc
+from tensorflow_federated.python.common_libs import tracing
 from tensorflow_federated.python.core.backends.test import compiler as test_compiler
 from tensorflow_federated.python.core.environments.tensorflow_backend import (
     compiled_computation_transformations,
@@ -21,6 +22,9 @@ from tensorflow_federated.python.core.impl.compiler import building_blocks
 from tensorflow_federated.python.core.impl.computation import computation_impl
 from tensorflow_federated.python.core.impl.context_stack import context_stack_impl
 from tensorflow_federated.python.tensorflow_libs import serialization_utils
+
+# TFF's own provider writes two debug messages for each of a round's 400 spans, to nobody.
+tracing.set_tracing_providers([])
 
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 # How the names of all of TFF's secure sums start.
@@ -103,16 +107,30 @@ def sign_of_life(channel: grpc.Channel, silence: float) -> str:
   return ''
 
 
+class _Compiled:
+  """Computations by identity; TFF's pipeline hashes all bytes of a computation at each call."""
+
+  def __init__(self):
+    # With the computation, which has its id alone as long as it lives.
+    self._by_id = {}
+
+  def compile(self, comp: tff.Computation) -> tff.Computation:
+    """Returns the computation as `compile_computation` makes it, once."""
+    if id(comp) not in self._by_id:
+      self._by_id[id(comp)] = comp, compile_computation(comp)
+    return self._by_id[id(comp)][1]
+
+
 class OnceContext(tff.framework.SyncContext):
   """Compiles and invokes computations, without TFF's own retry, which has no limit."""
 
   def __init__(self, executor_factory: tff.framework.ExecutorFactory):
     self._context = tff.framework.AsyncExecutionContext(
         executor_factory,
-        compile_computation,
         transform_args=tensorflow_computation.transform_args,
         transform_result=tensorflow_computation.transform_result,
     )
+    self._context._compiler_pipeline = _Compiled()  # pylint: disable=protected-access
     # Python waits for this thread before it ends. TFF's own runner leaves its thread in the middle
     # of a call after Ctrl-C, and gRPC then aborts the program.
     self._thread = concurrent.futures.ThreadPoolExecutor(1)

@@ -1,40 +1,63 @@
-"""An executor that sends computations once, and clients' data if the last call had others."""
+"""An executor that sends computations and the server's data once, clients' if they are others."""
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import tensorflow as tf
 import tensorflow_federated as tff
 
+# A part of an evaluation's data has at most 64 MiB (see federated/evaluation.py).
+_KEPT_OF_SERVER = 4
+
+
+class _Held(NamedTuple):
+  """A value at the worker; the data sets too, so that they stay themselves."""
+
+  executor: tff.framework.RemoteExecutor
+  datasets: list[Any]
+  value: Any
+
+
+class _Pool:
+  """The last so many values of data sets at the worker."""
+
+  def __init__(self, size: int):
+    self._size = size
+    self._held = []
+
+  def find(self, executor: tff.framework.RemoteExecutor, datasets: Sequence[Any]) -> Any:
+    """Returns the value of these data sets, in this order; None where it is not there."""
+    for held in self._held:
+      if held.executor is executor and len(held.datasets) == len(datasets):
+        if all(a is b for a, b in zip(held.datasets, datasets, strict=True)):
+          return held.value
+    return None
+
+  def make_room(self) -> None:
+    """Lets the worker drop what has to go, or it would hold that beside the next for a while."""
+    del self._held[: max(0, len(self._held) - self._size + 1)]
+
+  def add(self, *held: Any) -> None:
+    """Holds a value: executor, data sets, value."""
+    self._held.append(_Held(*held))
+
 
 class DataCache:
-  """The clients' data of the last call that had any, at the worker: those of one call at a time."""
+  """Data at the worker: the clients' of the last call that had any, and the server's last few."""
 
   def __init__(self):
     self.forget()
 
   def forget(self) -> None:
     """Lets the worker, if it is still there, drop the data."""
-    self._executor = self._datasets = self._value = None
-
-  def find(self, executor: tff.framework.RemoteExecutor, datasets: Sequence[Any]) -> Any:
-    """Returns the value at the worker, or None where it is not there."""
-    if self._executor is not executor or len(self._datasets) != len(datasets):
-      return None
-    same = all(a is b for a, b in zip(self._datasets, datasets, strict=True))
-    return self._value if same else None
-
-  def replace(
-      self, executor: tff.framework.RemoteExecutor, datasets: Sequence[Any], value: Any
-  ) -> None:
-    """Holds `value` in place of what it held; the data sets too, so that they stay themselves."""
-    self._executor, self._datasets, self._value = executor, list(datasets), value
+    self.clients = _Pool(1)
+    self.server = _Pool(_KEPT_OF_SERVER)
 
 
 class CachingExecutor(tff.framework.RemoteExecutor):
-  """Sends computations once, and the clients' data anew only where they are not the last call's.
+  """Sends computations and the server's data once, the clients' if they are not the last call's.
 
   In a federation where all clients take part in every round they never change.
   """
@@ -51,12 +74,14 @@ class CachingExecutor(tff.framework.RemoteExecutor):
       return await self._computation(value, type_spec)
     if not _is_data(value, type_spec):
       return await super().create_value(value, type_spec)
-    found = self._cache.find(self, value)
+    at_server = type_spec.all_equal
+    pool = self._cache.server if at_server else self._cache.clients
+    datasets = [value] if at_server else value
+    found = pool.find(self, datasets)
     if found is None:
-      # First, or the worker would hold both for a while.
-      self._cache.forget()
+      pool.make_room()
       found = await super().create_value(value, type_spec)
-      self._cache.replace(self, value, found)
+      pool.add(self, list(datasets), found)
     return found
 
   def close(self):
@@ -77,10 +102,11 @@ class CachingExecutor(tff.framework.RemoteExecutor):
 
 
 def _is_data(value, type_spec):
-  """Whether it is one data set a client; lists, which may change, are not cached."""
-  return (
-      isinstance(type_spec, tff.FederatedType)
-      and isinstance(type_spec.member, tff.SequenceType)
-      and not type_spec.all_equal
-      and all(isinstance(v, tf.data.Dataset) for v in value)
+  """Whether it is one data set, or one a client; lists, which may change, are not cached."""
+  if not (
+      isinstance(type_spec, tff.FederatedType) and isinstance(type_spec.member, tff.SequenceType)
+  ):
+    return False
+  return all(
+      isinstance(v, tf.data.Dataset) for v in ([value] if type_spec.all_equal else value)
   )
