@@ -14,6 +14,7 @@ import psutil
 import tensorflow_federated as tff
 from absl.testing import absltest
 from absl.testing import parameterized
+from tensorflow_federated.python.common_libs import tracing
 
 from tests.runtimes import battery
 from tests.runtimes import gate as gate_lib
@@ -67,6 +68,29 @@ class LocalTest(battery.Battery, parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.enter_context(local.runtime(2))
+
+
+class _Spans(tracing.TracingProvider):
+  """Counts spans, as a user's own provider may."""
+
+  def __init__(self):
+    self.count = 0
+
+  def span(self, *unused):
+    self.count += 1
+    yield None
+
+
+class SpansTest(absltest.TestCase):
+
+  def test_who_traces_tff_goes_on_to(self):
+    before, spans = list(tracing._global_tracing_providers), _Spans()
+    self.addCleanup(tracing.set_tracing_providers, before)
+    tracing.add_tracing_provider(spans)
+    with local.runtime(1):
+      self.assertEqual(tracing._global_tracing_providers, [spans])
+      tff.federated_computation(lambda: tff.federated_value(1, tff.SERVER))()
+    self.assertGreater(spans.count, 10)
 
 
 class ShownErrorsTest(absltest.TestCase):

@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import tensorflow as tf
 import tensorflow_federated as tff
+from absl import logging
 from tensorflow_federated.proto.v0 import executor_pb2
 from tensorflow_federated.proto.v0 import executor_pb2_grpc
 from tensorflow_federated.python.common_libs import tracing
@@ -22,9 +23,6 @@ from tensorflow_federated.python.core.impl.compiler import building_blocks
 from tensorflow_federated.python.core.impl.computation import computation_impl
 from tensorflow_federated.python.core.impl.context_stack import context_stack_impl
 from tensorflow_federated.python.tensorflow_libs import serialization_utils
-
-# TFF's own provider writes two debug messages for each of a round's 400 spans, to nobody.
-tracing.set_tracing_providers([])
 
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 # How the names of all of TFF's secure sums start.
@@ -107,6 +105,15 @@ def sign_of_life(channel: grpc.Channel, silence: float) -> str:
   return ''
 
 
+def _log_no_spans():
+  """TFF's own provider writes two debug messages for each of a round's 400 spans, to nobody."""
+  others = [
+      provider for provider in tracing._global_tracing_providers  # pylint: disable=protected-access
+      if not isinstance(provider, tracing.LoggingTracingProvider)
+  ]
+  tracing.set_tracing_providers(others)
+
+
 class _Compiled:
   """Computations by identity; TFF's pipeline hashes all bytes of a computation at each call."""
 
@@ -131,6 +138,8 @@ class OnceContext(tff.framework.SyncContext):
         transform_result=tensorflow_computation.transform_result,
     )
     self._context._compiler_pipeline = _Compiled()  # pylint: disable=protected-access
+    if not logging.level_debug():
+      _log_no_spans()
     # Python waits for this thread before it ends. TFF's own runner leaves its thread in the middle
     # of a call after Ctrl-C, and gRPC then aborts the program.
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
