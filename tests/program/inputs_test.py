@@ -99,11 +99,13 @@ class InputsTest(absltest.TestCase):
           ))],
       )
       config = _config('--model=mine_of_inputs.method:METHOD')
-      seen = {inputs.digests(config, _dataset())['--model']}
-      for file in (nearer, deep):
+      before = inputs.digests(config, _dataset())
+      for name, file in (('nearer', nearer), ('deep', deep)):
         file.write_text('x = 2')
-        seen.add(inputs.digests(config, _dataset())['--model'])
-    self.assertLen(seen, 3)
+        now = inputs.digests(config, _dataset())
+        changed = [key for key in before if before[key] != now[key]]
+        self.assertEqual(changed, [f'--model ({name}.py)'])
+        before = now
     self.assertNotIn('mine_of_inputs', sys.modules)
 
   def test_what_is_not_found_before_code_runs_is_refused(self):

@@ -1,8 +1,8 @@
 """What a run is made from beside flags and code: its data, and the files that flags name.
 
 A run keeps digests of them, so that neither a finished run's numbers are shown for other data, nor
-a run goes on with them. Of a method or a model of the user's own it is that of all files that it is
-written in, see `own_code`.
+a run goes on with them. A method or a model of the user's own has one for each name among the files
+that it is written in, see `own_code`.
 """
 
 import glob
@@ -54,7 +54,8 @@ def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, s
   own = {name: place for name, place in named.items() if ':' in place}
   for flag in ('param', 'base_param'):
     own |= {f'{flag}={p}': p for p in own_code.places(getattr(config, flag))}
-  files |= {name: own_code.sources_of(place) for name, place in own.items()}
+  for name, place in own.items():
+    files |= _by_name(name, own_code.sources_of(place))
   in_files = {f'--{name}': _of_files(paths) for name, paths in files.items() if paths is not None}
   return {**found, **in_files}
 
@@ -94,6 +95,14 @@ def _of_image_files(paths):
   for path in paths:
     digest.update(f'{path[len(folder):]}\0{os.path.getsize(path)}\0'.encode())
   return digest.hexdigest()[:16]
+
+
+def _by_name(flag, paths):
+  """Files by the flag that asks for their code and their names: who changed one is told which."""
+  found = {}
+  for path in paths:
+    found.setdefault(f'{flag} ({os.path.basename(path)})', []).append(path)
+  return found
 
 
 def _paths(path):
