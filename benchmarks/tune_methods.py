@@ -1,14 +1,15 @@
 """Chooses a step size and one parameter for each method, each by the same six tries.
 
   python -m benchmarks.tune_methods --grid=configs/grids/evidence_cifar10_published.yaml \
-    --root_dir=runs/tries --out=configs/grids/evidence_cifar10.yaml --data_dir=...
+    --root_dir=runs/noisy_tries --out=configs/grids/evidence_cifar10.yaml --data_dir=...
 
 Takes the rows of --grid. A try is a step size with a value of one parameter, three by two, or six
 step sizes where a method has no parameter worth trying. It is three runs, one in each of the grid's
 first three columns, on seeds 101, 102 and 103, which no table reports. A tenth of each client's
 examples, with the labels that it believes, is withheld from it and is the validation set of the
 run: the try with the highest mean of the last 10 validation accuracies is chosen, one for all
-columns, so that no clean label and no test image chooses anything.
+columns, so that no clean label and no test image chooses anything. A method that has clean examples
+at the server, as ClipFL, is chosen on these.
 
 --rounds (60) is that of the tries alone. What is finished is not run again; --part=0/2 and
 --part=1/2 share the work between two processes, and the last to end writes the file. A try whose
@@ -38,7 +39,7 @@ from tff_noise.program import run_directory
 from tff_noise.program import summary
 
 _FLAGS = flags.FlagValues()
-flags.DEFINE_string('root_dir', 'runs/tries', 'Where runs lie.', flag_values=_FLAGS)
+flags.DEFINE_string('root_dir', 'runs/noisy_tries', 'Where runs lie.', flag_values=_FLAGS)
 flags.DEFINE_string('grid', '', 'The grid whose rows are tried.', flag_values=_FLAGS)
 flags.DEFINE_string('out', '', 'The grid that is written.', flag_values=_FLAGS)
 flags.DEFINE_integer('rounds', 60, 'Of a try.', flag_values=_FLAGS)
@@ -89,6 +90,9 @@ def main(argv: list[str]) -> None:
     if name not in rows:
       raise types.UsageError(f'--only must be some of {", ".join(rows)}, got {name!r}')
   content['methods'] = [row for name, row in rows.items() if name in (values.only or rows)]
+  others = bool(values.out) and os.path.exists(values.out)
+  if values.only and content['baseline'] not in values.only and not others:
+    raise types.UsageError(f'--only must name {content["baseline"]}, or --out a grid that has it')
   tried = _with_tries(content)
   os.makedirs(values.root_dir, exist_ok=True)
   path = os.path.join(values.root_dir, f'tries_{part}.yaml')
@@ -143,7 +147,8 @@ def _run(cells):
     started = time.monotonic()
     dataset = data.load_dataset(cell.config)
     scene = data.load_scene(cell.config, dataset, None)
-    dataset, scene = _with_noisy_validation(dataset, scene, cell.seed)
+    if scene_lib.validation(dataset, scene) is None:
+      dataset, scene = _with_noisy_validation(dataset, scene, cell.seed)
     directory = run_directory.locate(cell.config.root_dir, cell.config.name())
     try:
       training_run.run(cell.config, dataset, scene, directory)

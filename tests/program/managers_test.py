@@ -110,6 +110,25 @@ class MetricsManagersTest(absltest.TestCase):
     with open(theirs, 'rb') as file, open(self.run_dir.file('metrics.csv'), 'rb') as ours:
       self.assertEqual(ours.read(), file.read())
 
+  def test_a_damaged_file_is_refused_and_left_as_it_is(self):
+    for content in (
+        '', 'round,stage\r\n', 'stage,loss\r\ntrain,1\r\n', 'round,loss\r\n2,1\r\n',
+        'round,loss\r\n1,1,9\r\n', 'round,loss\r\n1\r\n', 'round,loss\r\n\0,1\r\n',
+    ):
+      path = self.run_dir.file('metrics.csv')
+      with open(path, 'w', encoding='utf-8', newline='') as file:
+        file.write(content)
+      with self.assertRaisesRegex(types.UsageError, 'metrics.csv is damaged .*--overwrite'):
+        managers.build_metrics_managers(self.run_dir, ['train'])
+      with open(path, encoding='utf-8', newline='') as file:
+        self.assertEqual(file.read(), content)
+
+  def test_rounds_without_the_rows_before_them_are_refused(self):
+    manager = managers.build_timing_manager(self.run_dir)
+    asyncio.run(manager.release({'seconds': 1.0}, 1))
+    with self.assertRaisesRegex(types.RunError, 'timing.csv has 1 rounds before round 3: bring'):
+      asyncio.run(manager.release({'seconds': 1.0}, 3))
+
   def test_rows_of_a_round_that_is_run_again_are_replaced(self):
     self._release(_row('train', 0.5, 3), _row('train', 0.6, 3))
     self._release(_row('train', 0.5, 3), _row('train', 0.6, 3))

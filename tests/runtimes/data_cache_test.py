@@ -41,6 +41,22 @@ def _at_server(data):
   return tff.federated_map(_sum, data)
 
 
+@tff.federated_computation(
+    tff.FederatedType(_DATA.member, tff.SERVER), _DATA,
+    tff.FederatedType(_DATA.member, tff.CLIENTS, all_equal=True),
+)
+def _at_both(server, clients, same):
+  return (
+      tff.federated_map(_sum, server),
+      tff.federated_sum(tff.federated_map(_sum, clients)),
+      tff.federated_sum(tff.federated_map(_sum, same)),
+  )
+
+
+def _constant(value):
+  return tff.federated_computation(lambda: tff.federated_value(value, tff.SERVER))
+
+
 def _dataset(value):
   return tf.data.Dataset.from_tensors(np.full(_SIZE, value, np.int64))
 
@@ -94,6 +110,19 @@ class DataCacheTest(absltest.TestCase):
     for data in (*five, five[0]):
       _at_server(data)
     self.assertEqual(self._sent, 3 + 6)  # Four are kept, so that the first of five has gone.
+
+  def test_one_data_set_at_both_places_is_two_values(self):
+    one = _dataset(1)
+    for _ in range(2):
+      self.assertEqual(_at_both(one, [one], one), (_SIZE, _SIZE, _SIZE))
+
+  def test_of_many_computations_the_first_is_sent_again(self):
+    made = [_constant(i) for i in range(130)]
+    for i, computation in enumerate(made):
+      self.assertEqual(computation(), i)
+    for sent in (131, 131):
+      self.assertEqual(made[0](), 0)
+      self.assertEqual(self._computations_sent, sent)
 
   def test_other_data_are_sent(self):
     one, two, three = _dataset(1), _dataset(2), _dataset(3)

@@ -4,7 +4,9 @@ Release managers are TFF's by interface and not by code: TFF's own for CSV files
 take a quarter of a short round's processor time.
 """
 
+import contextlib
 import csv
+import errno
 import glob
 import io
 import math
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import tensorboard.summary
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_noise import params
@@ -98,16 +101,27 @@ class _TensorBoard(tff.program.ReleaseManager):
   """
 
   def __init__(self, folder: str, stages: Sequence[str]):
-    self._writer = tensorboard.summary.Writer(folder)
+    with _full_disk_is_an_os_error():
+      self._writer = tensorboard.summary.Writer(folder)
     self._stages = list(stages)
 
   async def release(self, value: Mapping[str, Any], key: int) -> None:
     """See base class; texts and what was not measured are left out."""
     row = {**value, 'stage': 1 + self._stages.index(value['stage'])}
-    for name, number in row.items():
-      if not isinstance(number, str) and not math.isnan(number):
-        self._writer.add_scalar(name.replace('_', ' '), number, key)
-    self._writer.flush()
+    with _full_disk_is_an_os_error():
+      for name, number in row.items():
+        if not isinstance(number, str) and not math.isnan(number):
+          self._writer.add_scalar(name.replace('_', ' '), number, key)
+      self._writer.flush()
+
+
+@contextlib.contextmanager
+def _full_disk_is_an_os_error():
+  """As everywhere else in this program; TensorBoard writes by TensorFlow, which has its own."""
+  try:
+    yield
+  except tf.errors.ResourceExhaustedError as error:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
 
 
 class _Hooked(tff.program.ReleaseManager):
@@ -126,6 +140,26 @@ def build_timing_manager(run: run_directory.RunDirectory) -> tff.program.Release
   return _Csv(run.file('timing.csv'))
 
 
+def _read_rounds(path):
+  """The rows of a file of a run that is continued."""
+  try:
+    rows = summary.read_rows(path)
+    rounds = [int(row['round']) for row in rows]
+  except (ValueError, KeyError, csv.Error) as error:
+    raise _damaged(path, f'{type(error).__name__}: {error}') from error
+  if not rows or rounds != list(range(1, len(rows) + 1)):
+    raise _damaged(path, f'it has rounds {rounds}')
+  if any(None in (*row, *row.values()) for row in rows):
+    raise _damaged(path, 'a row has more or fewer values than columns')
+  return rows
+
+
+def _damaged(path, reason):
+  return types.UsageError(
+      f'{path} is damaged ({reason}): bring it back, or begin the run anew (--overwrite)'
+  )
+
+
 class _Csv(tff.program.ReleaseManager):
   """Writes a row a round, and the file whole each time, so that a kill leaves no half of a row."""
 
@@ -133,12 +167,17 @@ class _Csv(tff.program.ReleaseManager):
     for leftover in glob.glob(glob.escape(path) + '.partial-*'):
       os.remove(leftover)
     self._path = path
-    self._rows = summary.read_rows(path) if os.path.exists(path) else []
+    self._rows = _read_rounds(path) if os.path.exists(path) else []
 
   async def release(self, value: Mapping[str, Any], key: int) -> None:
     """See base class; rows of this round and of later ones are replaced."""
     row = {name: np.asarray(v).tolist() for name, v in value.items()}
     self._rows = [row for row in self._rows if int(row['round']) < key]
+    if len(self._rows) != key - 1:
+      raise types.RunError(
+          f'{self._path} has {len(self._rows)} rounds before round {key}: bring it back, or begin '
+          'the run anew (--overwrite)'
+      )
     self._rows.append({'round': key, **row})
     text = io.StringIO()
     # As those of all rows, in order.

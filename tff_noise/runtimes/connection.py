@@ -29,6 +29,8 @@ _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 _SECURE_SUMS = b'federated_secure_'
 _NOBODY = executor_pb2.DisposeExecutorRequest(executor=executor_pb2.ExecutorId(id='nobody'))
 
+# Computations that are kept, as by TFF.
+_COMPILED = 128
 _MAX_MESSAGE_BYTES = 2 * 1000**3
 _CHANNEL_OPTIONS = (
     ('grpc.max_message_length', _MAX_MESSAGE_BYTES),
@@ -105,13 +107,23 @@ def sign_of_life(channel: grpc.Channel, silence: float) -> str:
   return ''
 
 
+class _NoLog(tracing.TracingProvider):
+  """Tells nothing of a span."""
+
+  def span(self, *unused_args):
+    """See base class."""
+    yield None
+
+
 def _log_no_spans():
-  """TFF's own provider writes two debug messages for each of a round's 400 spans, to nobody."""
-  others = [
-      provider for provider in tracing._global_tracing_providers  # pylint: disable=protected-access
-      if not isinstance(provider, tracing.LoggingTracingProvider)
-  ]
-  tracing.set_tracing_providers(others)
+  """TFF's own provider writes two debug messages for each of a round's 400 spans, to nobody.
+
+  Another takes its place, since spans that are open have one value for each provider.
+  """
+  tracing.set_tracing_providers([
+      _NoLog() if isinstance(provider, tracing.LoggingTracingProvider) else provider
+      for provider in tracing._global_tracing_providers  # pylint: disable=protected-access
+  ])
 
 
 class _Compiled:
@@ -124,6 +136,8 @@ class _Compiled:
   def compile(self, comp: tff.Computation) -> tff.Computation:
     """Returns the computation as `compile_computation` makes it, once."""
     if id(comp) not in self._by_id:
+      if len(self._by_id) == _COMPILED:  # Who makes a new one for each call.
+        self._by_id.pop(next(iter(self._by_id)))
       self._by_id[id(comp)] = comp, compile_computation(comp)
     return self._by_id[id(comp)][1]
 

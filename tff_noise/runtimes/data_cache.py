@@ -8,8 +8,9 @@ import grpc
 import tensorflow as tf
 import tensorflow_federated as tff
 
-# A part of an evaluation's data has at most 64 MiB (see federated/evaluation.py).
+# A value has at most 100 MiB, a part of an evaluation's data 64 (see federated/evaluation.py).
 _KEPT_OF_SERVER = 4
+_KEPT_COMPUTATIONS = 128
 
 
 class _Held(NamedTuple):
@@ -74,7 +75,7 @@ class CachingExecutor(tff.framework.RemoteExecutor):
       return await self._computation(value, type_spec)
     if not _is_data(value, type_spec):
       return await super().create_value(value, type_spec)
-    at_server = type_spec.all_equal
+    at_server = type_spec.placement is tff.SERVER
     pool = self._cache.server if at_server else self._cache.clients
     datasets = [value] if at_server else value
     found = pool.find(self, datasets)
@@ -91,6 +92,8 @@ class CachingExecutor(tff.framework.RemoteExecutor):
 
   async def _computation(self, computation, type_spec):
     if id(computation) not in self._computations:
+      if len(self._computations) == _KEPT_COMPUTATIONS:
+        self._computations.pop(next(iter(self._computations)))
       sent = await super().create_value(computation, type_spec)
       self._computations[id(computation)] = computation, sent
     return self._computations[id(computation)][1]
@@ -102,11 +105,12 @@ class CachingExecutor(tff.framework.RemoteExecutor):
 
 
 def _is_data(value, type_spec):
-  """Whether it is one data set, or one a client; lists, which may change, are not cached."""
+  """Whether it is the server's data set, or one a client; lists may change and are not cached."""
   if not (
       isinstance(type_spec, tff.FederatedType) and isinstance(type_spec.member, tff.SequenceType)
   ):
     return False
-  return all(
-      isinstance(v, tf.data.Dataset) for v in ([value] if type_spec.all_equal else value)
-  )
+  at_server = type_spec.placement is tff.SERVER
+  if type_spec.all_equal != at_server:
+    return False  # The same data set for all clients, which nobody here has.
+  return all(isinstance(v, tf.data.Dataset) for v in ([value] if at_server else value))
