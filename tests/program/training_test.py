@@ -385,11 +385,14 @@ class TrainingTest(federated_test_case.FederatedTestCase):
 
   @parameterized.parameters(1, 3)
   def test_what_cannot_be_written_ends_the_run(self, failing_round):
+    timing = managers.build_timing_manager(self.run_dir)
+
     class Full(tff.program.ReleaseManager):
 
       async def release(self, value, key):
         if key == failing_round:
           raise OSError('no space left')
+        await timing.release(value, key)
 
     with (
         mock.patch.object(managers, 'build_timing_manager', return_value=Full()),
