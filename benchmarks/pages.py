@@ -8,9 +8,10 @@ What stands between two lines such as
   <!-- end -->
 
 is written anew: `mean`, `difference` (to the grid's baseline), `ranks`, `choices` (the best by what
-a server sees) or `front` (against what it costs). With `picture:` in place of `table:`, of `ranks`
-or `front`, a PNG is drawn beside the page. No run is made or read; a test holds that tables have
-what the files say. Runs of different code may stand in one file: the page has to say so.
+a server sees), `front` (against what it costs) or `orders` (the papers', see claims.py). With
+`picture:` in place of `table:`, of `ranks` or `front`, a PNG is drawn beside the page. No run is
+made or read; a test holds that tables have what the files say. Runs of different code may stand in
+one file: the page has to say so.
 """
 
 import os
@@ -18,6 +19,7 @@ import re
 import sys
 from collections.abc import Sequence
 
+from benchmarks import claims
 from tff_noise import types
 from tff_noise.compare import choices
 from tff_noise.compare import grid as grid_lib
@@ -47,6 +49,7 @@ _TABLES = {
     'ranks': _ranks,
     'choices': choices.table,
     'front': choices.front_table,
+    'orders': claims.table,
 }
 
 

@@ -5,6 +5,7 @@ import os
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from benchmarks import claims
 from benchmarks import pages
 from tff_noise import types
 
@@ -50,6 +51,23 @@ class PagesTest(parameterized.TestCase):
   def test_blocks_that_cannot_be_filled(self, results, metric, name, message):
     with self.assertRaisesRegex(types.UsageError, message):
       pages.rendered(_BLOCK.format(results, metric, name))
+
+  def test_orders_are_judged_by_their_intervals(self):
+    grid, results = pages.read(
+        'configs/grids/all_methods_digits.yaml', 'docs/all_methods_published.csv'
+    )
+    table = claims.table(grid, results, 'best_test_accuracy')
+    rows = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
+    # Of the table of differences to FedAvg in docs/comparisons.md, the first turned round.
+    against = rows['F4, table 2: FedAvg above']
+    self.assertEqual((against['seen'], against['reversed']), ('–', 'ARFL -0.96 [-1.22, -0.70]'))
+    self.assertEqual(rows['C1, table 1: ClipFL above']['seen'], 'FedAvg +3.02 [+0.60, +5.45]')
+    first = rows['F1, table 2: FedCorr above']
+    self.assertIn('FedAvg +1.26 [-0.27, +2.79]', first['undecided'])
+    # What the grid has not is not asked.
+    self.assertNotIn('D7, table 3: FedDPCont above', rows)
+    for order in claims.ORDERS:
+      self.assertContainsSubset({order.above, *order.below}, set(grid.methods))
 
 
 if __name__ == '__main__':
