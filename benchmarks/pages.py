@@ -14,6 +14,7 @@ made or read; a test holds that tables have what the files say. Runs of differen
 one file: the page has to say so.
 """
 
+import functools
 import os
 import re
 import sys
@@ -79,6 +80,7 @@ def _draw_front(grid, results, metric):
 _PICTURES = {'ranks': _draw_ranks, 'front': _draw_front}
 
 
+@functools.cache  # A page asks for the same files several times, and they take seconds.
 def read(grid_path: str, results_path: str) -> tuple[grid_lib.Grid, Sequence[tables.Result]]:
   """Returns a grid at its reduced scale and what the file has of it.
 
