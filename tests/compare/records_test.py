@@ -76,6 +76,19 @@ class RecordsTest(grid_case.GridCase):
     self.root = self.create_tempdir('elsewhere').full_path
     self.assertLen(records.read(self.file, self._grid([0, 1, 2])), 12)
 
+  def test_where_named_data_lie_is_nothing_about_it(self):
+    def digest(dataset, *places):
+      grid = grid_lib.from_flags(
+          ['fedavg'], [], [0], [f'--dataset={dataset}', *places], self.root,
+          metric=grid_case.METRIC, baseline=None,
+      )
+      return records._digest(grid.cells[0])
+
+    self.assertEqual(
+        digest('cifar10', '--data_dir=here'), digest('cifar10', '--data_dir=there')
+    )
+    self.assertNotEqual(digest('npz', '--data_dir=one.npz'), digest('npz', '--data_dir=two.npz'))
+
   def test_other_flags_are_refused(self):
     self.write()
     self._keep(self.grid)

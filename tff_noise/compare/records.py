@@ -22,8 +22,10 @@ _KEY = ('setting', 'method', 'seed')
 _ABOUT = ('flags', 'code')
 _COSTS = ('seconds_per_round', 'bytes_up', 'bytes_down', 'label_epsilon', 'run_epsilon')
 _FIRST = _KEY + _ABOUT + _COSTS  # Metrics follow.
-# Where a run lies, and so nothing about it.
-_PLACE = '--root_dir='
+# Where a run lies, and so nothing about it; and where data lie whose name says what they are.
+_PLACES, _PLACES_OF_DATA = ('--root_dir=',), ('--data_dir=', '--public_dir=')
+# Of these a place is all that says what they are.
+_UNNAMED = ('npz', 'image_folder')
 
 
 class Record(NamedTuple):
@@ -154,7 +156,10 @@ def _key(cell):
 
 def _digest(cell):
   """Of the flags that the grid gives, which a flag that the program gets later leaves alone."""
-  given = sorted(text for text in cell.arguments if not text.startswith(_PLACE))
+  places = _PLACES
+  if not {cell.config.dataset, cell.config.public_dataset} & {*_UNNAMED}:
+    places += _PLACES_OF_DATA
+  given = sorted(text for text in cell.arguments if not text.startswith(places))
   return hashlib.sha256('\n'.join(given).encode()).hexdigest()[:8]
 
 
