@@ -1,9 +1,9 @@
 """The papers' orders of methods, each held against a grid's results.
 
 An order is one of FedCorr (F, Xu et al., CVPR 2022), ClipFL (C, Morafah et al., 2024) or FedDPCont
-(D, ECCV 2024): one method above others in a federation that a grid's column stands for, which has
-other data, other sizes and another network than the paper. Where a paper has several noise levels
-the nearest column is asked.
+(D, Di et al., ECCV 2024), numbered by us: one method above others in a federation that a grid's
+column stands for, which has other data, other sizes and another network than the paper. Where a
+paper has several noise levels the nearest column is asked.
 """
 
 import math
@@ -25,7 +25,7 @@ _HUMAN = 'IID, CIFAR-10N worse'
 class Order(NamedTuple):
   """Attributes:
 
-    paper: Its letter and number, and where it stands.
+    paper: Its letter and number, and the table where it stands.
     above: The method that has the higher accuracy by the paper.
     below: Those that it is above.
     setting: The column that is asked.
@@ -89,7 +89,8 @@ def table(
       if method in grid.methods:
         below = tables.by_seed(results, metric, method, order.setting)
         difference = statistics.paired(above, below)
-        found[_verdict(difference)].append(f'{method} {_text(difference)}')
+        if difference.n:
+          found[_verdict(difference)].append(f'{method} {_text(difference)}')
     texts = ('; '.join(part) or '–' for part in found.values())
     if any(found.values()):
       rows.append((f'{order.paper}: {order.above} above', order.says, order.setting, *texts))
@@ -109,5 +110,5 @@ def _verdict(difference):
 
 def _text(difference):
   if math.isnan(difference.low):
-    return f'{difference.mean:+.2f} (n={difference.n})' if difference.n else '(no run)'
+    return f'{difference.mean:+.2f} (n={difference.n})'
   return f'{difference.mean:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]'

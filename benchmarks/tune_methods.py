@@ -83,6 +83,8 @@ def main(argv: list[str]) -> None:
   """Runs the tries, and writes the grid of what was chosen."""
   values, shared = command_line.parse(_FLAGS, argv, known_only=True)
   part, parts = map(int, values.part.split('/'))
+  if not os.path.isfile(values.grid):
+    raise types.UsageError(f'--grid must be a file in configs/grids, got {values.grid!r}')
   with open(values.grid, encoding='utf-8') as file:
     content = yaml.safe_load(file)
   rows = {row['name']: row for row in content['methods']}

@@ -56,7 +56,7 @@ class ApiTest(absltest.TestCase):
     # The digest of the code covers this package alone.
     with open(run.file('config.json'), encoding='utf-8') as file:
       inputs = json.load(file)['inputs']
-    self.assertContainsSubset(['--method', '--model'], inputs)
+    self.assertContainsSubset(['--method (own_method.py)', '--model (own_method.py)'], inputs)
 
   def test_mistakes_are_exceptions_with_the_line_of_the_program(self):
     for flags, message in (

@@ -2,8 +2,12 @@
 
 import asyncio
 import collections
+import errno
+from unittest import mock
 
 import numpy as np
+import tensorboard.summary
+import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest
 from tensorboard.backend.event_processing import event_accumulator
@@ -109,6 +113,13 @@ class MetricsManagersTest(absltest.TestCase):
     asyncio.run(release())
     with open(theirs, 'rb') as file, open(self.run_dir.file('metrics.csv'), 'rb') as ours:
       self.assertEqual(ours.read(), file.read())
+
+  def test_a_full_disk_is_what_it_is_elsewhere(self):
+    full = tf.errors.ResourceExhaustedError(None, None, 'No space left on device')
+    with mock.patch.object(tensorboard.summary.Writer, 'flush', side_effect=full):
+      with self.assertRaises(OSError) as caught:
+        self._release(_row('train', 0.5, 3))
+    self.assertEqual(caught.exception.errno, errno.ENOSPC)
 
   def test_a_damaged_file_is_refused_and_left_as_it_is(self):
     for content in (

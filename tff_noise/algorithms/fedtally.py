@@ -27,10 +27,10 @@ table of confusions (a hierarchy of annotators: Paun et al., TACL 2018). Clients
 Skene's annotators are not new in federated learning: FedDS (Dong et al., Information Sciences 745,
 2026) weighs clients at the server by reliabilities estimated so. Nor are noise rates estimated by
 client, as in FedLN (Tsouvalas et al., 2024) and FNRE (Rong et al., 2026), or filters that clients
-make together, as FedDiv's average of mixtures of losses (Li et al., AAAI 2024) and CLC's of
-thresholds by class (Zeng et al., TIST 2022), or tables of confusions in federated learning, each
-client's own in FedEFC (Yu, Ahn & Kang, 2025) or a network of them that is trained together in
-FedBeat (Wang et al., 2024). Of FedDS, FedLN, FNRE, CLC, FedEFC and FedBeat the abstracts alone were
+make together, as FedDiv's average of mixtures of losses (Li et al., AAAI 2024) and CLC's consensus
+by class (Zeng et al., TIST 2022), or correction for confused classes in federated learning, as in
+FedEFC (Yu, Ahn & Kang, 2025) and FedBeat (Wang et al., 2024), whose clients train a network of
+confusions together. Of FedDS, FedLN, FNRE, CLC, FedEFC and FedBeat the abstracts alone were
 read. Logit adjustment is Menon et al.'s (ICLR 2021), by client as in
 FedLC (Zhang et al., ICML 2022); the anchor below is Patrini et al.'s (CVPR 2017) assumption about
 the surest examples. The prior over rates, where it is learned, is the nonparametric one of Kiefer

@@ -1,7 +1,7 @@
 """The state and release managers of a run directory: the one place that pairs them.
 
 Release managers are TFF's by interface and not by code: TFF's own for CSV files and TensorBoard
-take a quarter of a short round's processor time.
+take a tenth of a short round's processor time.
 """
 
 import contextlib
@@ -145,6 +145,7 @@ def _read_rounds(path):
   try:
     rows = summary.read_rows(path)
     rounds = [int(row['round']) for row in rows]
+    rows = [{**row, 'round': number} for row, number in zip(rows, rounds, strict=True)]
   except (ValueError, KeyError, csv.Error) as error:
     raise _damaged(path, f'{type(error).__name__}: {error}') from error
   if not rows or rounds != list(range(1, len(rows) + 1)):
@@ -172,7 +173,7 @@ class _Csv(tff.program.ReleaseManager):
   async def release(self, value: Mapping[str, Any], key: int) -> None:
     """See base class; rows of this round and of later ones are replaced."""
     row = {name: np.asarray(v).tolist() for name, v in value.items()}
-    self._rows = [row for row in self._rows if int(row['round']) < key]
+    self._rows = [row for row in self._rows if row['round'] < key]
     if len(self._rows) != key - 1:
       raise types.RunError(
           f'{self._path} has {len(self._rows)} rounds before round {key}: bring it back, or begin '
@@ -180,7 +181,7 @@ class _Csv(tff.program.ReleaseManager):
       )
     self._rows.append({'round': key, **row})
     text = io.StringIO()
-    # As those of all rows, in order.
+    # A column that only some rows have is empty in the others.
     names = dict.fromkeys(name for row in self._rows for name in row)
     writer = csv.DictWriter(text, names)
     writer.writeheader()

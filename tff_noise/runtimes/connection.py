@@ -24,6 +24,8 @@ from tensorflow_federated.python.core.impl.computation import computation_impl
 from tensorflow_federated.python.core.impl.context_stack import context_stack_impl
 from tensorflow_federated.python.tensorflow_libs import serialization_utils
 
+from tff_noise.runtimes import identity_cache
+
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 # How the names of all of TFF's secure sums start.
 _SECURE_SUMS = b'federated_secure_'
@@ -130,16 +132,15 @@ class _Compiled:
   """Computations by identity; TFF's pipeline hashes all bytes of a computation at each call."""
 
   def __init__(self):
-    # With the computation, which has its id alone as long as it lives.
-    self._by_id = {}
+    self._compiled = identity_cache.IdentityCache(_COMPILED)
 
   def compile(self, comp: tff.Computation) -> tff.Computation:
     """Returns the computation as `compile_computation` makes it, once."""
-    if id(comp) not in self._by_id:
-      if len(self._by_id) == _COMPILED:  # Who makes a new one for each call.
-        self._by_id.pop(next(iter(self._by_id)))
-      self._by_id[id(comp)] = comp, compile_computation(comp)
-    return self._by_id[id(comp)][1]
+    compiled = self._compiled.find(comp)
+    if compiled is None:
+      compiled = compile_computation(comp)
+      self._compiled.add(compiled, comp)
+    return compiled
 
 
 class OnceContext(tff.framework.SyncContext):
