@@ -63,6 +63,36 @@ def _parse_value(flag: str, name: str, text: str, kind: type) -> Any:
   return value
 
 
+def read_if(default: Any, other: str, *values: str) -> Any:
+  """Returns a dataclass field that is read only as another one says.
+
+  Args:
+    default: The field's default.
+    other: The other field's name.
+    *values: Those of its values that make this one read; by default, all but 0, false and ''.
+  """
+  return dataclasses.field(default=default, metadata={'read_if': (other, values)})
+
+
+def unread(params: Any, assignments: Sequence[str]) -> dict[str, str]:
+  """Returns which of the texts `NAME=VALUE` change nothing, and what would make them.
+
+  Args:
+    params: The parameters, read from these texts and maybe others.
+    assignments: The texts.
+  """
+  fields, found = {f.name: f for f in dataclasses.fields(params)}, {}
+  for assignment in assignments:
+    other, values = fields[assignment.partition('=')[0]].metadata.get('read_if', ('', ()))
+    value = getattr(params, other) if other else None
+    if not other or (value in values if values else value):
+      continue
+    found[assignment] = (
+        f'{other}={" or ".join(values)}' if values else f'another {other} than {value}'
+    )
+  return found
+
+
 # `not (value > 0)` and not `value <= 0`: NaN is refused too.
 
 

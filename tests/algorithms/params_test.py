@@ -58,6 +58,16 @@ class CatalogTest(parameterized.TestCase):
       self.assertIn(f'  {field.name}: ', entry.params.__doc__)
 
   @parameterized.parameters(*_ALL)
+  def test_what_a_parameter_is_read_by_is_another_that_may_say_so(self, name):
+    params = catalog.ALGORITHMS[name].params()
+    for field in dataclasses.fields(params):
+      if 'read_if' in field.metadata:
+        other, values = field.metadata['read_if']
+        for value in values:
+          dataclasses.replace(params, **{other: value})
+        self.assertIsInstance(getattr(params, other), str if values else bool | int | float)
+
+  @parameterized.parameters(*_ALL)
   def test_parameters_cannot_be_changed_after_they_were_checked(self, name):
     params = catalog.ALGORITHMS[name].params()
     with self.assertRaises(dataclasses.FrozenInstanceError):

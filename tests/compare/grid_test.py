@@ -255,6 +255,11 @@ class FromFlagsTest(parameterized.TestCase):
           ['fedavg'], ['noise_rate=0.1,0.9'], [0], ['--noise=client_uniform', '--partition=iid'],
           'runs', metric='best_test_accuracy', baseline=None,
       )
+    with self.assertRaisesRegex(types.UsageError, '^--param=beta=0.5 has no effect here'):
+      grid.from_flags(
+          ['elr'], ['rounds=3,4'], [0], ['--param=weight=0', '--param=beta=0.5'], 'runs',
+          metric='best_test_accuracy', baseline=None,
+      )
     varied = grid.from_flags(
         ['fedavg'], ['noise=none,symmetric', 'noise_rate=0.1'], [0], [], 'runs',
         metric='best_test_accuracy', baseline=None,

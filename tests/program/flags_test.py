@@ -229,6 +229,12 @@ class EffectTest(FlagsTestCase):
       ('public_dataset', '--public_dataset=digits', '--method=fedavg'),
       ('public_examples', '--public_examples=7'),
       ('norm', '--norm=batch', '--model=vit_tiny'),
+      ('model', '--model=cnn', '--method=rhfl', '--param=architectures=mlp+cnn',
+       '--public_dataset=digits', '--allow_per_client_disclosure'),
+      ('param=lid_neighbours=5', '--param=lid_neighbours=5', '--method=clipfl',
+       '--allow_per_client_disclosure', '--validation_fraction=0.1'),
+      ('param=beta=0.5', '--param=beta=0.5', '--param=weight=0', '--method=elr'),
+      ('base_param=term=norm', '--base_param=term=norm', '--base_param=mu=0', '--base=fedprox'),
       ('clients', '--clients=20', '--partition=natural'),
       ('partition_p', '--partition_p=0.5'),
       ('partition_alpha', '--partition_alpha=0.5', '--partition=iid'),
@@ -263,6 +269,10 @@ class EffectTest(FlagsTestCase):
       ('--data_dir=d', '--dataset=npz'),
       ('--data_dir=d', '--public_dataset=npz', '--method=rhfl', '--allow_per_client_disclosure'),
       ('--temperature_reading=rescale', '--temperature=10'),
+      ('--model=cnn', '--method=rhfl', '--allow_per_client_disclosure', '--public_dataset=digits'),
+      ('--param=lid_neighbours=5', '--param=selector=lid', '--method=clipfl',
+       '--allow_per_client_disclosure'),
+      ('--base_param=term=norm', '--base_param=mu=0.1', '--base=fedprox'),
   )
   def test_a_flag_that_something_reads_is_taken(self, *arguments):
     self.command_line(*arguments)
@@ -274,6 +284,8 @@ class EffectTest(FlagsTestCase):
     file = self._file('--noise_rho=0.9', '--label_epsilon=2')
     config = self.command_line(file, '--method=fedavg', '--scene=s.npz')
     self.assertEqual(config.noise_rho, 0.9)
+    file = self._file('--method=elr', '--param=beta=0.9')
+    self.assertEqual(self.command_line(file, '--param=weight=0').method_params().beta, 0.9)
 
   def test_what_a_later_file_changes_is_said(self):
     file = self._file('--dataset=digits', '--rounds=7', '--param=weight=0.5')

@@ -53,15 +53,17 @@ class InputsTest(absltest.TestCase):
     other = inputs.digests(_config(), _dataset(validation=examples._replace(x=examples.x + 1)))
     self.assertNotEqual(found['validation images'], other['validation images'])
 
-  def test_image_files_are_told_by_name_and_size_wherever_they_lie(self):
-    def digest(sizes):
+  def test_image_files_are_told_by_name_and_content_wherever_they_lie(self):
+    def digest(*contents, name='cat'):
       folder = self.create_tempdir()
-      paths = [folder.create_file(f'cat/{i}.jpg', content='x' * n) for i, n in enumerate(sizes)]
+      paths = [folder.create_file(f'{name}/{i}.jpg', content=c) for i, c in enumerate(contents)]
+      paths.append(folder.create_file('dog/0.jpg', content='d'))
       names = np.array([path.full_path for path in paths], np.bytes_)
       return inputs.digests(_config(), _dataset(train_x=names))['training images']
 
-    self.assertEqual(digest((3, 4)), digest((3, 4)))
-    self.assertNotEqual(digest((3, 4)), digest((3, 5)))
+    self.assertEqual(digest('ab', 'c'), digest('ab', 'c'))
+    for other in (digest('aa', 'c'), digest('a', 'bc'), digest('ab', 'c', name='cow')):
+      self.assertNotEqual(digest('ab', 'c'), other)
 
   def test_files_that_flags_name_are_in_them_and_those_of_a_checkpoint(self):
     folder = self.create_tempdir()

@@ -59,12 +59,14 @@ class CommandTest(SectionsTestCase):
     for given in (
         ('--noise=none', '--noise_rate=0.2', '--method=fedavg', '--label_epsilon=2'),
         ('--scene=s.npz', '--clients=7', '--noise=pairflip'),
+        ('--method=elr', '--param=beta=0.5', '--param=weight=0'),
     ):
       config = flags.config_from(flags.parse(['train', *given]))
       run = self._run(config={'flags': config.identity()})
       words = shlex.split(sections.command(run).replace('\\\n', ''))
       again = flags.config_of_command_line(['train', *words[4:]])
       self.assertEqual((again.method, again.scene), (config.method, config.scene))
+      self.assertNotIn('--param=beta=0.5', words)
       self.path += 'x'
 
   def test_switches_and_flags_that_are_gone(self):

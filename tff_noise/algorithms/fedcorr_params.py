@@ -76,19 +76,19 @@ class FedCorrParams:
   mixup_alpha: float = 1.0
   proximal: float = 5.0
   correction: bool = True
-  relabel_ratio: float = 0.5
-  confidence: float = 0.5
+  relabel_ratio: float = params_lib.read_if(0.5, 'correction')
+  confidence: float = params_lib.read_if(0.5, 'correction')
   clean_threshold: float = 0.1
   lid_neighbours: int = 20
   score: str = 'centred'
   split_guard: bool = False
-  proximal_term: str = ''
-  proximal_anchor: str = ''
+  proximal_term: str = params_lib.read_if('', 'proximal')
+  proximal_anchor: str = params_lib.read_if('', 'proximal')
   sample_loss: str = ''
-  ranking_model: str = ''
+  ranking_model: str = params_lib.read_if('', 'correction')
   late_mixup: str = ''
-  relabelled_clients: str = ''
-  confidence_bound: str = ''
+  relabelled_clients: str = params_lib.read_if('', 'correction')
+  confidence_bound: str = params_lib.read_if('', 'correction')
   statistics_images: str = ''
 
   def __post_init__(self):

@@ -23,9 +23,9 @@ class ClipFLParams:
 
   keep: int = 5
   prune: float = 0.5
-  score: str = 'count'
+  score: str = params_lib.read_if('count', 'prune')
   selector: str = 'validation'
-  lid_neighbours: int = 20
+  lid_neighbours: int = params_lib.read_if(20, 'selector', 'lid')
 
   def __post_init__(self):
     params_lib.require_positive(self, 'keep')
@@ -52,8 +52,8 @@ class CoTeachingParams:
   """
 
   forget_rate: float = 0.2
-  ramp_rounds: int = 10
-  schedule: str = 'paper'
+  ramp_rounds: int = params_lib.read_if(10, 'forget_rate')
+  schedule: str = params_lib.read_if('paper', 'forget_rate')
   initial: str = 'different'
   evaluate: str = 'first'
 
@@ -87,9 +87,9 @@ class DivideMixParams:
   sharpening: float = 0.5
   alpha: float = 4.0
   unlabelled_weight: float = 25.0
-  ramp_rounds: int = 16
+  ramp_rounds: int = params_lib.read_if(16, 'unlabelled_weight')
   penalty_weight: float = 1.0
-  prior: str = 'uniform'
+  prior: str = params_lib.read_if('uniform', 'penalty_weight')
   warm_up_entropy: float = 0.0
   divide_epochs: int = 0
   evaluate: str = 'sum_logits'
@@ -115,7 +115,7 @@ class ELRParams:
   """
 
   weight: float = 3.0
-  beta: float = 0.7
+  beta: float = params_lib.read_if(0.7, 'weight')
 
   def __post_init__(self):
     params_lib.require_not_negative(self, 'weight')
@@ -224,11 +224,11 @@ class FedDPContParams:
     server_learning_rate: alpha_g, positive.
   """
 
-  contrast: str = 'sampled'
+  contrast: str = params_lib.read_if('sampled', 'weight')
   weight: float = 1.0
-  warmup_rounds: int = 0
-  ramp_rounds: int = 0
-  log_floor: float = 1e-8
+  warmup_rounds: int = params_lib.read_if(0, 'weight')
+  ramp_rounds: int = params_lib.read_if(0, 'weight')
+  log_floor: float = params_lib.read_if(1e-8, 'weight')
   server_learning_rate: float = 1.0
 
   def __post_init__(self):
@@ -282,10 +282,10 @@ class FedLSRParams:
   consistency_weight: float = 0.4
   entropy_weight: float = 0.6
   sharpness: float = 2.0
-  ramp_rounds: int = -1
+  ramp_rounds: int = params_lib.read_if(-1, 'consistency_weight')
   cross_entropy: str = 'probabilities'
-  divergence: str = 'mean'
-  entropy: str = 'softmax'
+  divergence: str = params_lib.read_if('mean', 'consistency_weight')
+  entropy: str = params_lib.read_if('softmax', 'entropy_weight')
   view: str = 'code'
 
   def __post_init__(self):
@@ -345,7 +345,7 @@ class FedRNParams:
   """
 
   neighbours: int = 2
-  expertise_weight: float = 0.6
+  expertise_weight: float = params_lib.read_if(0.6, 'neighbours')
   threshold: float = 0.5
   augmented: bool = True
 
@@ -389,7 +389,7 @@ class JointOptParams:
   beta: float = 0.8
   window: int = 10
   joint_epochs: int = 20
-  prior: str = 'uniform'
+  prior: str = params_lib.read_if('uniform', 'alpha')
   warm_up_loss: str = 'cross_entropy'
 
   def __post_init__(self):
@@ -417,8 +417,8 @@ class LCParams:
   correction: str = 'forward'
   estimator: str = 'counts'
   scope: str = 'client'
-  confidence: float = 0.95
-  anchors: str = 'largest'
+  confidence: float = params_lib.read_if(0.95, 'estimator', 'counts')
+  anchors: str = params_lib.read_if('largest', 'estimator', 'anchor')
   transition: str = ''
   restart: bool = False
 
@@ -495,11 +495,11 @@ class RoFLParams:
   """
 
   centroid_weight: float = 1.0
-  centroid_gradient: str = 'none'
-  centroid_reduction: str = 'sum'
+  centroid_gradient: str = params_lib.read_if('none', 'centroid_weight')
+  centroid_reduction: str = params_lib.read_if('sum', 'centroid_weight')
   entropy_weight: float = 0.8
   forget: float = 0.2
-  forget_rounds: int = 10
+  forget_rounds: int = params_lib.read_if(10, 'forget')
   pseudo_labels_from: int = -1
   first_weights: str = 'random'
   feature_bound: float = 16.0

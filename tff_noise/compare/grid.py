@@ -358,10 +358,14 @@ def _arguments(chosen):
 
 
 def _check_read(cells, given):
-  """Refuses a flag that was given for all cells and none of them reads."""
+  """Refuses a flag that was given for all cells, or a parameter, and none of them reads."""
   for name in given:
     problems = [effect.problem_of(cell.config, name) for cell in cells]
     _require(not all(problems), problems[-1])
+  if {'param', 'base_param'} & set(given):
+    unread = [effect.unread_parameters(cell.config) for cell in cells]
+    for problem in unread[0].items():
+      _require(not all(problem in of_cell.items() for of_cell in unread), effect.as_text(*problem))
 
 
 def _check_names(cells):

@@ -46,7 +46,7 @@ class FedProxParams:
   """
 
   mu: float = 0.001
-  term: str = 'squared'
+  term: str = params_lib.read_if('squared', 'mu')
 
   def __post_init__(self):
     params_lib.require_not_negative(self, 'mu')

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from tff_noise import params as params_lib
 from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.program import run_config
@@ -68,6 +69,10 @@ _READ: Mapping[str, _Condition] = {
         lambda c: c.method == 'rhfl' or ':' in c.method, '--method=rhfl',
     ),
     'public_examples': _given('public_dataset'),
+    'model': _Condition(
+        lambda c: not getattr(c.method_params(), 'architectures', ''),
+        'a run without --param=architectures',
+    ),
     'norm': _not('model', 'vit_tiny'),
     'clients': _not('partition', 'natural'),
     'partition_p': _one_of('partition', 'bernoulli_dirichlet'),
@@ -102,15 +107,47 @@ def check(config: run_config.RunConfig, given: Iterable[str]) -> None:
       raise types.UsageError(problem)
 
 
+def check_parameters(
+    config: run_config.RunConfig, param: Iterable[str], base_param: Iterable[str]
+) -> None:
+  """Raises `UsageError` if one of the parameters that were given changes nothing.
+
+  Args:
+    config: The flags.
+    param: The texts of --param among them that were given.
+    base_param: Those of --base_param.
+  """
+  given = {*_as_flags('param', param), *_as_flags('base_param', base_param)}
+  for flag, reader in unread_parameters(config).items():
+    if flag in given:
+      raise types.UsageError(as_text(flag, reader))
+
+
+def as_text(flag: str, reader: str) -> str:
+  """Returns what to do about an item of `unread_parameters`."""
+  return f'{flag} has no effect here: {reader} would read it; give that, or leave {flag} out'
+
+
+def unread_parameters(config: run_config.RunConfig) -> dict[str, str]:
+  """Returns what parameters change nothing, as `--param=NAME=VALUE`, and what would read each."""
+  found = {}
+  for flag, params in (('param', config.method_params()), ('base_param', config.base_params())):
+    texts = getattr(config, flag)
+    unread_texts = params_lib.unread(params, texts) if texts else {}
+    found |= zip(_as_flags(flag, unread_texts), unread_texts.values(), strict=True)
+  return found
+
+
+def _as_flags(name, texts):
+  return [f'--{name}={text}' for text in texts]
+
+
 def problem_of(config: run_config.RunConfig, name: str) -> str:
   """Returns why a flag changes nothing, and what to do; '' if it does."""
   condition = _READ.get(name)
   if condition is None or condition.holds(config):
     return ''
-  return (
-      f'--{name} has no effect here: {condition.text} would read it; give that, or leave --{name} '
-      'out'
-  )
+  return as_text(f'--{name}', condition.text)
 
 
 def unread(config: run_config.RunConfig) -> set[str]:

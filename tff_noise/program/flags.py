@@ -287,6 +287,7 @@ def config_of_command_line(
           f'{_as_text(asked)} to {_as_text(taken)}', file=sys.stderr,
       )
   effect.check(config, given(own))
+  effect.check_parameters(config, asked_for['param'].value, asked_for['base_param'].value)
   return config
 
 

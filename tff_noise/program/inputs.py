@@ -26,8 +26,6 @@ _FILES = ('weights', 'arrivals')
 def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, str]:
   """Returns a digest of each part of what a run is made from, by what it is called.
 
-  Of images that are read where a client computes, it is about names and sizes of their files.
-
   Args:
     config: The flags.
     dataset: From `data.load_dataset`.
@@ -93,7 +91,9 @@ def _of_image_files(paths):
   folder = os.path.commonpath([os.path.dirname(path) for path in paths])
   digest = hashlib.sha256()
   for path in paths:
-    digest.update(f'{path[len(folder):]}\0{os.path.getsize(path)}\0'.encode())
+    with open(path, 'rb') as file:
+      content = hashlib.file_digest(file, 'sha256').hexdigest()
+    digest.update(f'{path[len(folder):]}\0{content}\0'.encode())
   return digest.hexdigest()[:16]
 
 

@@ -74,7 +74,8 @@ def command(run: runs.Run) -> str:
   """
   defaults, unread = flags_lib.parse(['train']), set()
   with contextlib.suppress(types.UsageError):  # A run of another version has other flags.
-    unread = effect.unread(flags_lib.config_of_run(run.flags))
+    config = flags_lib.config_of_run(run.flags)
+    unread = {*effect.unread(config), *effect.unread_parameters(config)}
   words = ['./bazelw', 'run', '//bin:train', '--']
   for name, value in run.flags.items():
     default = defaults[name].value if name in defaults else None
@@ -85,7 +86,7 @@ def command(run: runs.Run) -> str:
     if isinstance(value, bool):
       words.append(f'--{name}' if value else f'--no{name}')
     elif isinstance(value, list):
-      words += [f'--{name}={item}' for item in value]
+      words += [word for item in value if (word := f'--{name}={item}') not in unread]
     else:
       words.append(f'--{name}={value}')
   line = shlex.join(words)
