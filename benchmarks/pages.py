@@ -8,10 +8,10 @@ What stands between two lines such as
   <!-- end -->
 
 is written anew: `mean`, `difference` (to the grid's baseline), `ranks`, `choices` (the best by what
-a server sees), `front` (against what it costs) or `orders` (the papers', see claims.py). With
-`picture:` in place of `table:`, of `ranks` or `front`, a PNG is drawn beside the page. No run is
-made or read; a test holds that tables have what the files say. Runs of different code may stand in
-one file: the page has to say so.
+a server sees), `map` (by noise and federation), `front` (against what it costs) or `orders` (the
+papers', see claims.py). With `picture:` in place of `table:`, of `ranks`, `map` or `front`, a PNG
+is drawn beside the page. No run is made or read; a test holds that tables have what the files say.
+Runs of different code may stand in one file: the page has to say so.
 """
 
 import functools
@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from benchmarks import claims
 from tff_noise import types
 from tff_noise.compare import choices
+from tff_noise.compare import decision_map
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import metrics
 from tff_noise.compare import records
@@ -49,6 +50,7 @@ _TABLES = {
     'difference': tables.difference_table,
     'ranks': _ranks,
     'choices': choices.table,
+    'map': decision_map.table,
     'front': choices.front_table,
     'orders': claims.table,
 }
@@ -77,7 +79,18 @@ def _draw_front(grid, results, metric):
   )
 
 
-_PICTURES = {'ranks': _draw_ranks, 'front': _draw_front}
+def _draw_map(grid, results, metric):
+  from tff_noise.report import plots
+  places = decision_map.places(grid, results, metric)
+  return plots.decision_map(
+      {(p.noise, p.federation): (p.gain.mean, decision_map.lines(p, grid)) for p in places},
+      title=f'{metrics.get(metric).title}: the best of {len(grid.methods)} (the darker, the more '
+      f'above {grid.baseline})',
+      rows='noise', columns='federation',
+  )
+
+
+_PICTURES = {'ranks': _draw_ranks, 'map': _draw_map, 'front': _draw_front}
 
 
 @functools.cache  # A page asks for the same files several times, and they take seconds.

@@ -259,6 +259,20 @@ class ContentTest(parameterized.TestCase):
     )
     self.assertContainsSubset(['0.50 ±0.25', '–', 'Best (n = 3 to 5 seeds)'], _texts(figure))
 
+  def test_decision_map_has_its_lines_where_they_belong(self):
+    cells = {
+        ('symmetric', 'IID'): (12.0, ['ELR 96.3', '+12.0 to $x$']),
+        ('none', 'open-set'): (-0.5, ['FedAvg 98.0']),
+    }
+    figure = plots.decision_map(cells, title='t', rows='noise', columns='federation')
+    (axes,) = figure.axes
+    self.assertEqual([t.get_text() for t in axes.get_xticklabels()], ['IID', 'open-set'])
+    self.assertEqual([t.get_text() for t in axes.get_yticklabels()], ['symmetric', 'none'])
+    places = {t.get_text(): t.xy for t in axes.texts}
+    self.assertEqual(places['ELR 96.3'], (0, 0))
+    self.assertEqual(places['FedAvg 98.0'], (1, 1))
+    figure_style.png(figure)
+
   def test_heat_map_of_equal_or_no_numbers(self):
     self.assertIn('0.50', _texts(plots.heat_map(np.full((1, 1), 0.5), ['m'], ['s'], title='t')))
     self.assertIn('–', _texts(plots.heat_map(np.full((1, 1), np.nan), ['m'], ['s'], title='t')))

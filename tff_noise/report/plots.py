@@ -484,6 +484,51 @@ def heat_map(
   return figure
 
 
+@style.styled
+def decision_map(
+    cells: Mapping[tuple[str, str], tuple[float, Sequence[str]]], *, title: str, rows: str,
+    columns: str,
+) -> mfigure.Figure:
+  """Draws a box for each row and column with lines of text; the darker, the larger its number.
+
+  Args:
+    cells: By row and column, the number and the lines, of which the first is set in bold.
+    title: What it is.
+    rows: What the rows are.
+    columns: What the columns are.
+  """
+  names, others = (tuple(dict.fromkeys(keys)) for keys in zip(*cells, strict=True))
+  lines = max(len(text) for _, text in cells.values())
+  figure, axes = style.new_axes(height=1.3 + (0.25 + 0.16 * lines) * len(names))
+  axes.grid(False)
+  values = np.full((len(names), len(others)), np.nan)
+  for (row, column), (value, _) in cells.items():
+    values[names.index(row), others.index(column)] = value
+  cmap = style.sequential()
+  norm = mcolors.Normalize(min(0.0, np.nanmin(values)), max(1.0, np.nanmax(values)))
+  axes.imshow(
+      np.ma.masked_invalid(values), aspect='auto', interpolation='none', cmap=cmap, norm=norm
+  )
+  for (row, column), (value, text) in cells.items():
+    x, y = others.index(column), names.index(row)
+    for i, line in enumerate(text):
+      axes.annotate(
+          style.plain(line), (x, y), xytext=(0, 11.5 * ((lines - 1) / 2 - i)),
+          textcoords='offset points', ha='center', va='center', fontsize=8,
+          fontweight='normal' if i else 'bold', color=style.text_color(cmap(norm(value))),
+      )
+  axes.set_xticks(np.arange(len(others) - 1) + 0.5, minor=True)
+  axes.set_yticks(np.arange(len(names) - 1) + 0.5, minor=True)
+  axes.grid(which='minor', color='white', linewidth=2.5)
+  axes.set_yticks(range(len(names)), [style.plain(name) for name in names])
+  axes.set_xticks(range(len(others)), [style.plain(name) for name in others])
+  axes.tick_params(length=0, which='both')
+  axes.spines[:].set_visible(False)
+  axes.set(xlabel=columns, ylabel=rows)
+  axes.set_title(textwrap.fill(style.plain(title), 90))
+  return figure
+
+
 def _methods_below(figure, axes):
   """The legend of the methods, outside."""
   handles, labels = axes.get_legend_handles_labels()

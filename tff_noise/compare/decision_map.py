@@ -1,0 +1,118 @@
+"""Which method where: noises against federations, the best of each, and by how much.
+
+A grid has a map where its settings are named `federation, noise`.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tff_noise.compare import grid as grid_lib
+from tff_noise.compare import metrics
+from tff_noise.compare import statistics
+from tff_noise.compare import tables
+
+# Of --method: what a user can have by changing one term and nothing else.
+_ROBUST_LOSSES = ('gce', 'sce')
+
+
+class Place(NamedTuple):
+  """What is best in a setting.
+
+  Attributes:
+    noise: The setting's.
+    federation: The setting's.
+    method: The one with the best mean.
+    mean: Its mean over seeds.
+    gain: Against the baseline, paired over seeds, its interval by itself.
+    loss: The best robust loss; '' where the grid has none, or it is `method` itself.
+    gain_to_loss: Against that loss; None where there is none.
+    alike: The others that may be the best too (corrected for picking), in the grid's order.
+  """
+
+  noise: str
+  federation: str
+  method: str
+  mean: float
+  gain: statistics.Difference
+  loss: str
+  gain_to_loss: statistics.Difference | None
+  alike: tuple[str, ...]
+
+
+def places(
+    grid: grid_lib.Grid, results: Sequence[tables.Result], metric: str
+) -> list[Place]:
+  """Returns the settings in which each method has a result, in the grid's order."""
+  losses = {c.method for c in grid.cells if c.config.method in _ROBUST_LOSSES}
+  found = []
+  for setting in grid.settings:
+    values = {m: tables.by_seed(results, metric, m, setting) for m in grid.methods}
+    if all(values.values()):
+      found.append(_place(setting, values, losses, grid.baseline, metrics.get(metric).highest))
+  return found
+
+
+def _place(setting, values, losses, baseline, highest):
+  pick = max if highest else min
+  mean = {m: statistics.spread(v.values()).mean for m, v in values.items()}
+  best = pick(mean, key=mean.__getitem__)
+  may_be = statistics.may_be_best(values, highest=highest)
+  loss = '' if best in losses or not losses else pick(sorted(losses), key=mean.__getitem__)
+  federation, _, noise = setting.partition(', ')
+  return Place(
+      noise or federation, federation if noise else '', best, mean[best],
+      statistics.paired(values[best], values[baseline]), loss,
+      statistics.paired(values[best], values[loss]) if loss else None,
+      tuple(m for m, kept in may_be.items() if kept and m != best),
+  )
+
+
+def table(grid: grid_lib.Grid, results: Sequence[tables.Result], metric: str) -> tables.Table:
+  """The best of each noise (rows) in each federation (columns)."""
+  found = {(p.noise, p.federation): p for p in places(grid, results, metric)}
+  noises, federations = (tuple(dict.fromkeys(names)) for names in zip(*found, strict=True))
+  rows = tuple(
+      (noise, *(_text(found.get((noise, f)), grid.baseline) for f in federations))
+      for noise in noises
+  )
+  return tables.Table(
+      f'{metrics.get(metric).title}: the best by noise and federation',
+      ('noise', *federations), rows,
+      (
+          f'The highest mean, its differences to {grid.baseline} and to the better of the robust '
+          'losses, each with a 95 % interval of Student\'s t by itself, and how many others may '
+          'be the best too (paired t, corrected for picking). The highest of many is flattered.',
+      ),
+  )
+
+
+def lines(place: Place, grid: grid_lib.Grid) -> list[str]:
+  """Returns what stands in its box in a picture, without intervals."""
+  found = [f'{place.method} {place.mean:.1f}']
+  if place.alike:
+    found[0] += f', or {len(place.alike)} more'
+  if place.method != grid.baseline:
+    found.append(f'{place.gain.mean:+.1f} to {grid.baseline}')
+  if place.loss and place.loss != grid.baseline:
+    found.append(f'{place.gain_to_loss.mean:+.1f} to {place.loss}')
+  return found
+
+
+def _text(place, baseline):
+  if place is None:
+    return '–'
+  parts = [f'**{place.method}** {place.mean:.1f}']
+  if place.method != baseline:
+    parts.append(f'{_difference(place.gain)} to {baseline}')
+  if place.loss:
+    parts.append(f'{_difference(place.gain_to_loss)} to {place.loss}')
+  if place.alike:
+    parts.append(f'or one of {len(place.alike)} more')
+  return '; '.join(parts)
+
+
+def _difference(difference):
+  shown = f'{difference.mean:+.1f}'
+  if difference.n < statistics.MIN_SEEDS:
+    return shown
+  return f'{shown} [{difference.low:+.1f}, {difference.high:+.1f}]'
