@@ -69,7 +69,7 @@ class PageTest(grid_case.GridCase):
       grid_case.write_run(cell.config.path(), cell.config, 0.5 + cell.config.noise_rate / 2)
     folder, text = self._page(grid)
     self.assertIn('swept.png', os.listdir(os.path.join(folder, 'plots')))
-    self.assertIn('Over --noise_rate.', text)
+    self.assertIn('Over what is swept', text)
 
   def test_ranks_where_there_are_many_cells(self):
     methods = ['fedavg', 'feddpcont', 'gce']

@@ -44,6 +44,17 @@ class PagesTest(parameterized.TestCase):
     self.assertNotIn('old', found)
     self.assertEqual(pages.rendered(found), found)
 
+  @parameterized.parameters('map', 'ranks')
+  def test_pictures_by_name(self, name):
+    path = os.path.join(self.create_tempdir().full_path, 'page.md')
+    text = _BLOCK.format('docs/all_methods_tuned.csv', 'last10_test_accuracy', name)
+    self.assertIn(f'(page_{name}.png)', pages.draw(path, text.replace('table:', 'picture:')))
+
+  def test_settings_that_are_not_swept_have_no_curves(self):
+    text = _BLOCK.format('docs/all_methods_tuned.csv', 'last10_test_accuracy', 'sweep')
+    with self.assertRaisesRegex(types.UsageError, 'do not differ in one number alone'):
+      pages.draw('page.md', text.replace('table:', 'picture:'))
+
   @parameterized.parameters(
       ('docs/all_methods_tuned.csv', 'best_test_accuracy', 'medians', 'expected one of mean'),
       ('docs/all_methods_published.csv', 'best_test_accuracy', 'mean', 'with other flags'),

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib import figure as mfigure
 
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import metrics
@@ -67,9 +68,10 @@ def _sections(folder, grid, results, command):
     )
   head.append(_runs(folder, grid))
   built = [sections.Built('What was run', head)]
-  sweep = _sweep(grid, results)
+  sweep = swept_figure(grid, results, grid.metric)
   if sweep is not None:
-    built.append(sections.Built('Over what is swept', [sweep]))
+    picture = blocks.Picture('swept', sweep, 'Over the flag that settings differ in.')
+    built.append(sections.Built('Over what is swept', [picture]))
   over_settings = _heat_map(grid, results)
   if over_settings is not None:
     built.append(sections.Built('Over settings', [over_settings]))
@@ -134,8 +136,10 @@ def _runs(folder, grid):
   )
 
 
-def _sweep(grid, results):
-  """A line chart where settings differ in one number alone."""
+def swept_figure(
+    grid: grid_lib.Grid, results: Sequence[tables.Result], metric: str
+) -> mfigure.Figure | None:
+  """Returns a line chart where settings differ in one number alone, otherwise None."""
   flags = {c.setting: c.config.identity() for c in grid.cells if c.method == grid.baseline}
   first = next(iter(flags.values()), {})
   names = [n for n in first if any(f[n] != first[n] for f in flags.values())]
@@ -146,14 +150,11 @@ def _sweep(grid, results):
     return None
   values = {
       place[s]: {
-          m: np.array(list(tables.by_seed(results, grid.metric, m, s).values()))
+          m: np.array(list(tables.by_seed(results, metric, m, s).values()))
           for m in grid.methods
       } for s in grid.settings if s in place
   }
-  return blocks.Picture(
-      'swept', plots.swept(values, name=names[0], title=metrics.get(grid.metric).title),
-      f'Over --{names[0]}.',
-  )
+  return plots.swept(values, name=names[0], title=metrics.get(metric).title)
 
 
 def _starred(text):
