@@ -329,6 +329,12 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     self.assertEqual(state.participations.sum(), 6 * 2)
     self.assertGreater(len(set(state.participations.tolist())), 1)
 
+  def test_two_computations_of_one_name_are_a_mistake(self):
+    first = _adding('count')
+    self.assertEqual(algorithm_lib.computations_of(first, first), (first,))
+    with self.assertRaisesRegex(types.UsageError, "two computations are named 'adding to count'"):
+      algorithm_lib.computations_of(first, first._replace(server_data=0))
+
   def test_stages_follow_each_other_and_hand_the_state_on(self):
     entered = []
 

@@ -399,13 +399,21 @@ def require_rounds(task: task_lib.Task, stages: Mapping[str, int]) -> None:
 def computations_of(
     *computations: computation_lib.Computation,
 ) -> tuple[computation_lib.Computation, ...]:
-  """Returns each computation once, those that its optimizer's sampler asks included."""
+  """Returns each computation once, those that its optimizer's sampler asks included.
+
+  Raises:
+    types.UsageError: If two of them have one name, by which they are known.
+  """
   found = {}
   for c in computations:
     asked = () if c.optimizer is None or c.optimizer.sampler is None else (
         c.optimizer.sampler.computations
     )
-    found.update({other.name: other for other in (*asked, c)})
+    for one in (*asked, c):
+      if found.setdefault(one.name, one) is not one:
+        raise types.UsageError(
+            f'two computations are named {one.name!r}: give each a name of its own'
+        )
   return tuple(found.values())
 
 
