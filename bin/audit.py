@@ -75,7 +75,7 @@ def main(argv: list[str] = sys.argv) -> int:
 def _main(argv):
   values, rest = command_line.parse(_FLAGS, argv, known_only=True)
   if values.help:
-    print(_HELP)
+    print(command_line.as_called(_HELP))
     return 0
   _check(values, rest)
   # It tells of hardware that is not there.

@@ -46,6 +46,7 @@ for _define, _name, _default, _text in (
      'i/n: only the i-th (from 0) of n parts of the grid, without tables. When all are done, the '
      'same command without it tabulates what lies in --root_dir and --results.'),
     (flags.DEFINE_integer, 'jobs', 1, 'Runs at the same time.'),
+    (flags.DEFINE_list, 'also', [], 'Forms of the pictures besides PNG: pdf, svg or both.'),
     (flags.DEFINE_boolean, 'run', True, '--norun: only tabulate what is there.'),
     (flags.DEFINE_boolean, 'mixed_code', False, 'Tabulate runs made by different code.'),
     (flags.DEFINE_boolean, 'help', False, 'Show this help, and stop.'),
@@ -64,9 +65,11 @@ def main(argv: list[str] = sys.argv) -> int:
 def _main(argv):
   values, rest = command_line.parse(_FLAGS, argv, known_only=True)
   if values.help:
-    print(_help_text())
+    print(command_line.as_called(_help_text()))
     return 0
-  command = shlex.join(['./bazelw', 'run', '//bin:compare', '--', *argv[1:]])
+  command = command_line.as_called(
+      shlex.join(['./bazelw', 'run', '//bin:compare', '--', *argv[1:]])
+  )
   return _compare(values, rest, command)
 
 
@@ -86,6 +89,7 @@ def _compare(values, extra, command):
   stray = [text for text in extra if not text.startswith('--')]
   if stray:
     raise types.UsageError(f'unexpected argument {stray[0]!r}; flags are written --name=value')
+  command_line.check_forms(values.also)
   shard = None if values.shard is None else shards.parse(values.shard)
   grid, name = _grid(values, extra)
   if shard is not None:
@@ -109,7 +113,7 @@ def _compare(values, extra, command):
     found = [(r.cell, r.record) for r in results if r.record is not None]
     run_directory.write_text(path, records.added(path, found))
   if shard is None:
-    _tabulate(out, grid, results, command)
+    _tabulate(out, grid, results, command, values.also)
   else:
     _list_left(shard, results)
   for outcome in failed:
@@ -121,7 +125,7 @@ def _compare(values, extra, command):
   return 1 if any(r.problem for r in results) else 0
 
 
-def _tabulate(out, grid, results, command):
+def _tabulate(out, grid, results, command, also):
   markdown = tables.to_markdown(grid, results)
   for file, text in (
       ('table.md', markdown),
@@ -132,7 +136,7 @@ def _tabulate(out, grid, results, command):
   command_line.load_matplotlib()
   from tff_noise.compare import page
 
-  page.write(out.path, grid, results, command)
+  page.write(out.path, grid, results, command, also)
   print(markdown)
   print(f'written to {out.path}', file=sys.stderr)
 

@@ -45,7 +45,8 @@ class is taken for, whether its probabilities are right; and writes what it says
       evaluation/MODEL_ON in the run's directory.
 
 The models themselves are in models/ of the run: final.keras and final/, a SavedModel, take raw
-pixels to probabilities and need nothing of this package; they are written if they are not there."""
+pixels to probabilities and need nothing of this package; bin/train, given again, makes them of
+models/final.npz if they are not there."""
 
 
 def main(argv: list[str] = sys.argv) -> int:
@@ -56,7 +57,7 @@ def main(argv: list[str] = sys.argv) -> int:
 def _main(argv):
   values, _ = command_line.parse(_FLAGS, argv)
   if values.help:
-    print(_HELP)
+    print(command_line.as_called(_HELP))
     return 0
   _check(values)
   from tff_noise.report import runs

@@ -32,13 +32,11 @@ def main(argv: list[str] = sys.argv) -> int:
 def _report(argv):
   values, _ = command_line.parse(_FLAGS, argv)
   if values.help:
-    print(_HELP)
+    print(command_line.as_called(_HELP))
     return 0
   if not values.run_dir:
     raise types.UsageError('--run_dir is needed: the directory of a run, like runs/NAME')
-  unknown = set(values.also) - {'pdf', 'svg'}
-  if unknown:
-    raise types.UsageError(f'--also must be pdf, svg or both, got {min(unknown)}')
+  command_line.check_forms(values.also)
   command_line.load_matplotlib()
   from tff_noise.report import html
 

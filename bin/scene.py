@@ -37,7 +37,7 @@ def main(argv: list[str] = sys.argv) -> int:
 def _scene(argv):
   values, rest = command_line.parse(_FLAGS, argv, known_only=True)
   if values.help:
-    print(_HELP)
+    print(command_line.as_called(_HELP))
     return 0
   _, own = command_line.parse(_FLAGS, flags.without_files(argv), known_only=True)
   own = [argv[0], *own]

@@ -21,7 +21,7 @@ def main(argv: list[str] = sys.argv) -> int:
 def _train(argv):
   values = flags.parse(argv)
   if values.help:
-    print(flags.help_text())
+    print(command_line.as_called(flags.help_text()))
     return 0
   if values.list_methods:
     print(flags.methods_text())

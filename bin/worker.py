@@ -41,7 +41,7 @@ def main(argv: list[str] = sys.argv) -> int:
 def _main(argv):
   values, _ = command_line.parse(_FLAGS, argv)
   if values.help:
-    print(_HELP)
+    print(command_line.as_called(_HELP))
     for name in sorted(_FLAGS):
       print(f'  --{name} [{_FLAGS[name].default_as_str}]\n      {_FLAGS[name].help}')
     return 0

@@ -56,7 +56,8 @@ def train(*, verbose: bool = True, **flags: Any) -> TrainedRun:
   """Runs or continues what flags of `bin/train` describe, and returns what came of it.
 
   `tff_noise.train(method='gce', dataset='digits', rounds=50, param={'q': 0.5})`; a flag that may be
-  given several times takes a list, and `param` a mapping too.
+  given several times, or takes texts with commas between them, takes a list, and `param` a mapping
+  too.
 
   Args:
     verbose: Whether what the run says is printed.
@@ -68,19 +69,28 @@ def train(*, verbose: bool = True, **flags: Any) -> TrainedRun:
   """
   from tff_noise.program import flags as flags_lib
 
-  arguments = [f'--{name}={_text(one)}' for name, value in flags.items() for one in _list(value)]
+  told = {'help', 'list_methods'} & set(flags)
+  if told:
+    raise types.UsageError(f'{min(told)} is for the command line: a call makes a run')
+  arguments = [
+      f'--{name}={_text(one)}' for name, value in flags.items()
+      for one in _values(value, name in flags_lib.repeated())
+  ]
   # Mistakes are told before a process starts.
   config = flags_lib.config_of_command_line(['train', *arguments])
   _run(arguments, verbose)
   return load(config.path())
 
 
-def _list(value):
+def _values(value, repeated):
+  """What a flag is given, once for each; of one that is given once, a list is one text."""
   if value is None:
     return []
   if isinstance(value, Mapping):
     return [f'{name}={_text(one)}' for name, one in value.items()]
-  return value if isinstance(value, list | tuple) else [value]
+  if not isinstance(value, list | tuple):
+    return [value]
+  return value if repeated else [','.join(str(_text(one)) for one in value)]
 
 
 def _text(value):

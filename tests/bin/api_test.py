@@ -68,6 +68,9 @@ class ApiTest(absltest.TestCase):
         ({'dataset': 'npz', 'data_dir': '/nowhere'}, '^--data_dir=/nowhere is neither a file'),
         ({'model': f'{_OWN}:nope'}, 'has no attribute'),
         ({'method': 'gce', 'param': {'q': 'much'}}, '^--param: q must be a number'),
+        # A list of what has commas between on the command line.
+        ({'workers': ['a:1', 'b:2']}, "empty with --runtime=local, got .*'a:1', 'b:2'"),
+        ({'list_methods': True}, '^list_methods is for the command line'),
     ):
       with self.assertRaisesRegex(types.UsageError, message):
         self._train(**flags)

@@ -42,6 +42,13 @@ class PageTest(grid_case.GridCase):
         names, ['over_settings.png', 'over_rounds_0.png', 'over_rounds_1.png']
     )
 
+  def test_pictures_for_papers(self):
+    self.write()
+    folder = self.create_tempdir().full_path
+    page.write(folder, self.grid, tables.collect(self.grid), also=['svg', 'pdf'])
+    names = os.listdir(os.path.join(folder, 'plots'))
+    self.assertContainsSubset(['over_settings.svg', 'over_rounds_1.pdf'], names)
+
   def test_says_on_what_it_was_run_and_by_which_command(self):
     self.write()
     folder = self.create_tempdir().full_path

@@ -54,10 +54,27 @@ class AdaptersTest(parameterized.TestCase):
     np.testing.assert_array_equal(dataset.train_x[:, 0], [0, 0, 0, 1, 1, 1])
     np.testing.assert_array_equal(dataset.client, [0, 0, 0, 1, 1, 1])
 
+  def test_a_test_set_of_clients_names_as_an_array_and_whole_numbers(self):
+    dataset = self._load(
+        _ClientData(), x='pixels', y='label', test=_ClientData(),
+        class_names=np.array(['x', 'y', 'z']),
+    )
+    np.testing.assert_array_equal(dataset.test_y, [2, 0, 1, 0, 1])
+    self.assertEqual(dataset.class_names, ('x', 'y', 'z'))
+    dataset = self._load([[([c, 2], c) for c in range(2)]], test=[([7, 2], 0)])
+    np.testing.assert_array_equal(dataset.train_x, [[0, 2], [1, 2]])
+    np.testing.assert_array_equal(dataset.test_x, [[7, 2]])
+
+  def test_a_folder_that_is_not_there(self):
+    self.path = os.path.join(self.path, 'data.npz')
+    with self.assertRaisesRegex(types.UsageError, 'cannot be written to'):
+      self._load(_ClientData(), x='pixels', y='label')
+
   def test_mistakes_say_what_was_found(self):
     image = np.zeros((2, 2), np.uint8)
     for clients, message in (
         ([[{'image': image, 'label': 0}]], "'x' and 'y' .* found image, label"),
+        ([[(image, 1.7)]], 'a label must be an integer, found 1.7'),
         ([[(np.stack([image, image]), [0, 1])]], 'has 2 labels: are these batches'),
         ([[(image, 'cat')]], 'found tuple'),
         ([[(image, 0), (image[:1], 1)]], 'one shape'),

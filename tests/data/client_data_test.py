@@ -36,6 +36,10 @@ class FederationDatasetsTest(absltest.TestCase):
     data = client_data.client_dataset(features, np.array([1]), 0)
     self.assertEqual(data.element_spec['x'].dtype.name, 'float32')
 
+  def test_each_example_has_a_label(self):
+    with self.assertRaisesRegex(types.UsageError, 'client 4 has 3 examples and 2 labels'):
+      client_data.client_dataset(np.zeros((3, 2), np.uint8), np.array([1, 0]), 4)
+
   def test_data_are_the_clients_own(self):
     examples = client_data.federation_datasets(_federation(3))[1].get_single_element()
     np.testing.assert_array_equal(examples['x'], [[1], [1]])

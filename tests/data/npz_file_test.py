@@ -100,9 +100,15 @@ class ContentTest(_Test):
     dataset = self.load(_arrays(class_names=np.array(['a', 'b', 'ü'])))
     self.assertEqual(dataset.class_names, ('a', 'b', 'ü'))
 
-  @parameterized.parameters('y', 'clean_y')
-  def test_number_of_classes_is_over_both_kinds_of_labels(self, name):
-    self.assertEqual(self.load(_arrays(**{name: np.arange(_N) % 7})).num_classes, 7)
+  def test_number_of_classes_is_over_both_kinds_of_labels(self):
+    self.assertEqual(self.load(_arrays(clean_y=np.arange(_N) % 7)).num_classes, 7)
+
+  def test_a_class_that_is_a_label_alone_needs_a_name(self):
+    arrays = _arrays(y=np.arange(_N) % 4, clean_y=np.arange(_N) % 3)
+    with self.assertRaisesRegex(types.UsageError, r'no example has the true class 3 \(clean_y\)'):
+      self.load(arrays)
+    dataset = self.load({**arrays, 'class_names': np.array(list('abcd'))})
+    self.assertEqual(dataset.num_classes, 4)
 
   @parameterized.parameters(
       ('y', 1 + np.arange(_N) % 3, 'no example of x has label 0, but one has 3: .* number the 3'),

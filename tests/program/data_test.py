@@ -74,6 +74,8 @@ class DataTest(absltest.TestCase):
     self.assertEqual(scene.num_clients, len(np.unique(first.client)))
     with self.assertRaisesRegex(types.UsageError, 'at most the 40 training examples, got 41'):
       _load('--dataset=npz', path, '--subset=41', *_FEW)
+    with self.assertRaisesRegex(types.UsageError, '--subset=1 has no example of '):
+      _load('--dataset=npz', path, '--subset=1', *_FEW)
 
   def test_features_are_no_images(self):
     x = np.random.default_rng(0).normal(size=(40, 3))

@@ -2,12 +2,14 @@
 
 import contextlib
 import dataclasses
+import importlib.util
 import io
 import itertools
 import os
 import re
 import subprocess
 import sys
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -15,6 +17,7 @@ from absl.testing import parameterized
 from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.data import human_labels
+from tff_noise.program import command_line
 from tff_noise.program import flags
 from tff_noise.program import run_config
 
@@ -306,6 +309,18 @@ class EffectTest(FlagsTestCase):
   def test_files_are_told_from_flags_however_they_are_written(self):
     argv = ['train', '--flagfile=a', '--seed=1', '--flagfile', 'b', '-flagfile', 'c', '--resume']
     self.assertEqual(flags.without_files(argv), ['train', '--seed=1', '--resume'])
+
+
+class AsCalledTest(absltest.TestCase):
+
+  def test_programs_are_called_as_they_are_here(self):
+    text = 'Try:\n  ./bazelw run //bin:train -- --seed=1'
+    self.assertEqual(command_line.as_called(text), text)
+    with mock.patch.object(importlib.util, 'find_spec'):  # Where this is installed it finds one.
+      self.assertEqual(command_line.as_called(text), 'Try:\n  tff-noise-train --seed=1')
+
+  def test_flags_that_may_be_given_several_times(self):
+    self.assertEqual(flags.repeated(), {'param', 'base_param'})
 
 
 class NaturalTest(FlagsTestCase):

@@ -11,7 +11,6 @@ from tff_noise.compare import metrics
 from tff_noise.compare import tables
 from tff_noise.program import run_directory
 from tff_noise.report import blocks
-from tff_noise.report import figure_style
 from tff_noise.report import html
 from tff_noise.report import plots
 from tff_noise.report import sections
@@ -21,7 +20,11 @@ _FEWEST_SWEPT = 3
 
 
 def write(
-    folder: str, grid: grid_lib.Grid, results: Sequence[tables.Result], command: str = ''
+    folder: str,
+    grid: grid_lib.Grid,
+    results: Sequence[tables.Result],
+    command: str = '',
+    also: Sequence[str] = (),
 ) -> str:
   """Writes `comparison.html` and `plots/` into `folder`; returns the path of the page.
 
@@ -30,14 +33,11 @@ def write(
     grid: What was compared.
     results: Of its cells.
     command: What makes the page again.
+    also: Forms of the pictures besides PNG: 'pdf', 'svg'.
   """
   built = _sections(folder, grid, results, command)
-  os.makedirs(os.path.join(folder, 'plots'), exist_ok=True)
-  for section in built:
-    for block in section.blocks:
-      if isinstance(block, blocks.Picture):
-        path = os.path.join(folder, 'plots', block.name + '.png')
-        run_directory.write_bytes(path, figure_style.png(block.figure))
+  pictures = [b for section in built for b in section.blocks if isinstance(b, blocks.Picture)]
+  html.write_pictures(folder, pictures, also)
   path = os.path.join(folder, 'comparison.html')
   run_directory.write_text(path, html.render(grid.title, built))
   return path

@@ -23,7 +23,8 @@ def write_npz(
     path: The file.
     clients: A `tff.simulation.datasets.ClientData`; or one iterable of examples for each client,
       such as a `tf.data.Dataset`, in a list or by name.
-    test: Examples for the test set; without them a fifth of all become it.
+    test: Examples for the test set, or a `ClientData` of them; without them a fifth of all become
+      it.
     x: Where an example is a mapping, under which name its image (uint8, or floats in [0, 1]) or its
       features are. An example may also be a pair.
     y: And under which its label is, an integer from 0 on.
@@ -41,14 +42,19 @@ def write_npz(
       owners.append(number)
   arrays = {'x': _stacked(xs), 'y': np.array(ys), 'client': np.array(owners)}
   if test is not None:
-    pairs = [_pair(example, x, y) for example in _numpy(test)]
+    several = _by_client(test) if hasattr(test, 'client_ids') else [test]
+    pairs = [_pair(example, x, y) for examples in several for example in _numpy(examples)]
     arrays |= {
         'x_test': _stacked([image for image, _ in pairs]),
         'y_test': np.array([label for _, label in pairs]),
     }
-  if class_names:
+  if len(class_names):
     arrays['class_names'] = np.array(class_names)
-  np.savez(path, **arrays)
+  try:
+    with open(path, 'wb') as file:
+      np.savez(file, **arrays)
+  except OSError as error:
+    raise types.UsageError(f'{path} cannot be written to ({error.strerror})') from error
 
 
 def _by_client(clients):
@@ -66,7 +72,7 @@ def _numpy(examples):
 def _pair(example, x, y):
   try:
     image, label = (example[x], example[y]) if isinstance(example, Mapping) else example
-    if not np.ndim(label):
+    if not np.ndim(label) and int(label) == label:
       return np.asarray(image), int(label)
   except (KeyError, TypeError, ValueError) as error:
     what = ', '.join(example) if isinstance(example, Mapping) else type(example).__name__
@@ -74,6 +80,8 @@ def _pair(example, x, y):
         f'an example must be a pair of image and label, or a mapping with {x!r} and {y!r} (name '
         f'others by x= and y=), found {what}'
     ) from error
+  if not np.ndim(label):
+    raise types.UsageError(f'a label must be an integer, found {label}; number the classes')
   raise types.UsageError(
       f'an example has {np.size(label)} labels: are these batches? Give dataset.unbatch()'
   )
@@ -87,6 +95,8 @@ def _stacked(xs):
         f'all examples must have one shape, found {sorted(shapes) or "none"}: bring them to one'
     )
   found = np.stack(xs)
+  if found.ndim == 2 and found.dtype.kind in 'iub':
+    return found.astype(np.float32)  # Features, which files have as floats.
   if found.ndim == 2 or found.dtype == np.uint8:
     return found
   if found.dtype.kind != 'f' or found.min() < 0 or found.max() > 1:

@@ -25,8 +25,13 @@ def client_dataset(x: np.ndarray, y: np.ndarray, client: int) -> tf.data.Dataset
     y: int `[n_c]`, labels.
     client: The client's id, of which its random streams (batches, contrastive labels) are a
       function.
+
+  Raises:
+    types.UsageError: If there are not as many labels as examples.
   """
   x = np.asarray(x)
+  if len(x) != len(y):
+    raise types.UsageError(f'client {client} has {len(x)} examples and {len(y)} labels')
   if x.dtype.kind == 'f':
     x = x.astype(np.float32)
   return tf.data.Dataset.from_tensors(

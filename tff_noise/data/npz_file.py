@@ -217,6 +217,12 @@ def load(data_dir: str) -> types.Dataset:
   train, test = _split(arrays, len(x), path)
   test_x, test_y = _test_set(arrays, x, true_y, test, path)
   num_classes = _count_classes(np.union1d(y, true_y), test_y, path)
+  absent = np.setdiff1d(np.arange(num_classes), true_y)
+  if absent.size and 'class_names' not in arrays:
+    raise types.UsageError(
+        f'{path}: no example has the true class {absent[0]} (clean_y), and there are labels up to '
+        f'{num_classes - 1}: number the classes of both alike, or give class_names'
+    )
   return types.Dataset(
       name='npz',
       train_x=x[train],

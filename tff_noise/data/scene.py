@@ -5,6 +5,7 @@ methods are compared on the same clients with the same wrong labels. It is the o
 ground truth lives; federated computations never see it.
 """
 
+import io
 import os
 import tokenize
 import zipfile
@@ -226,9 +227,11 @@ def centralised(scene: Scene) -> Scene:
 
 def save(scene: Scene, path: str) -> None:
   """Writes the scene to `path` (`.npz`), whole or not at all."""
+  content = io.BytesIO()  # What compresses complains of a disk that is full in its own way.
+  np.savez_compressed(content, **scene._replace(notes=np.array(scene.notes, np.str_))._asdict())
   temporary = path + '.partial'
   with open(temporary, 'wb') as file:
-    np.savez_compressed(file, **scene._replace(notes=np.array(scene.notes, np.str_))._asdict())
+    file.write(content.getvalue())
   os.replace(temporary, path)
 
 

@@ -3,8 +3,8 @@
 import hashlib
 import pathlib
 
-# What reads runs afterwards changes no number.
-_READERS = ('audit', 'compare', 'evaluation', 'report')
+# What reads runs afterwards, and programs (which only a wheel has here), change no number.
+_READERS = ('audit', 'bin', 'compare', 'evaluation', 'report')
 
 
 def covers(module: str) -> bool:

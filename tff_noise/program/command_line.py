@@ -3,9 +3,10 @@
 import contextlib
 import copy
 import errno
-import importlib
+import importlib.util
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -38,6 +39,13 @@ def parse(
   if rest and not known_only:
     raise types.UsageError(f'unexpected argument {rest[0]!r}; flags are written --name=value')
   return values, rest
+
+
+def as_called(text: str) -> str:
+  """Returns a text with programs called as they are here: by Bazel, or where this is installed."""
+  if importlib.util.find_spec('tff_noise.bin') is None:
+    return text
+  return re.sub(r'\./bazelw run //bin:(\w+) --', r'tff-noise-\1', text)
 
 
 def run(name: str, body: Callable[[], int], interrupted: str = 'interrupted') -> int:
@@ -88,6 +96,13 @@ def run(name: str, body: Callable[[], int], interrupted: str = 'interrupted') ->
   except KeyboardInterrupt:
     print(f'{name}: {interrupted}', file=sys.stderr)
     return 130
+
+
+def check_forms(also: Sequence[str]) -> None:
+  """Raises `UsageError` unless --also names forms that pictures can have."""
+  unknown = set(also) - {'pdf', 'svg'}
+  if unknown:
+    raise types.UsageError(f'--also must be pdf, svg or both, got {min(unknown)}')
 
 
 def load_matplotlib() -> None:

@@ -46,6 +46,12 @@ def _subset(dataset, size):
   if size > count:
     raise types.UsageError(f'--subset must be at most the {count} training examples, got {size}')
   ids = np.sort(rng.generator(_SUBSET_SEED, 'subset').permutation(count)[:size])
+  absent = np.setdiff1d(dataset.train_y, dataset.train_y[ids])
+  if absent.size:
+    raise types.UsageError(
+        f'--subset={size} has no example of {len(absent)} of the {dataset.num_classes} classes: '
+        'nobody could learn them; give more'
+    )
 
   def part(values):
     return None if values is None else values[ids]

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 
+from tff_noise import loading
 from tff_noise import types
 from tff_noise.program import model_files
 from tff_noise.program import run_directory
@@ -32,8 +33,11 @@ def write(run: run_directory.RunDirectory) -> list[str]:
 
 
 def _write(run, which, saved_model, keras):
-  from tff_noise.models import portable  # These load TensorFlow.
-  from tff_noise.program import trained_models
+  # These load TensorFlow, which tells of hardware that is not there.
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  with loading.large_modules():
+    from tff_noise.models import portable
+    from tff_noise.program import trained_models
 
   models = trained_models.load(run, which).models
   if len(models) > 1:

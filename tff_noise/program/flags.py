@@ -297,6 +297,11 @@ def given(argv: Sequence[str]) -> list[str]:
   return [name for names in _GROUPS.values() for name in names if values[name].present]
 
 
+def repeated() -> frozenset[str]:
+  """Returns the names of the flags that may be given several times."""
+  return frozenset(n for n in _FLAGS if isinstance(_FLAGS[n], flags.MultiFlag))
+
+
 def without_files(argv: Sequence[str]) -> list[str]:
   """Returns the command line but for the files of flags."""
   kept, words = [], iter(argv)

@@ -19,8 +19,9 @@ from tff_noise.program import run_directory
 
 # For whoever trains.
 OR_ANOTHER = ', begin another run (--run_name), or this one anew (--overwrite)'
-# Flags that name files, but for those that the scene is drawn from, which is kept itself.
+# Flags that name files, and those that may: what the scene is drawn from.
 _FILES = ('weights', 'arrivals')
+_OF_SCENE = ('scene', 'noise_matrix', 'openset_q')
 
 
 def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, str]:
@@ -47,6 +48,9 @@ def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, s
   }
   found = {name: _of_array(values) for name, values in parts.items() if values is not None}
   files = {name: _paths(getattr(config, name)) for name in _FILES}
+  # A run keeps its scene: it needs none of these any more, and is not shown for others.
+  drawn = {name: getattr(config, name) for name in _OF_SCENE}
+  files |= {name: [path] for name, path in drawn.items() if path and os.path.isfile(path)}
   # Code that the digest of this package's does not cover.
   named = {n: getattr(config, n) for n in ('method', 'model', 'aggregation')}
   own = {name: place for name, place in named.items() if ':' in place}
@@ -68,7 +72,8 @@ def check(run: run_directory.RunDirectory, now: Mapping[str, str], otherwise: st
   """
   # Runs of earlier versions have none recorded.
   then = run_directory.read_json(run.file('config.json')).get('inputs', now)
-  changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+  kept = {f'--{name}' for name in _OF_SCENE if f'--{name}' not in now}
+  changed = [n for n in {**then, **now} if then.get(n) != now.get(n) and n not in kept]
   if changed:
     raise types.UsageError(
         f'run {run.name} was made from other {", ".join(changed)}: bring back what it was made '

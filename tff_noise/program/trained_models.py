@@ -22,7 +22,8 @@ from tff_noise.program import model_files
 from tff_noise.program import run_directory
 
 _WHY_NOT = {
-    model_files.FINAL: 'it is written when a run is finished',
+    model_files.FINAL: 'it is written when a run ends; once removed, it takes the run anew '
+    '(--overwrite)',
     model_files.BEST: 'it is written where the server has a validation set (--validation_fraction)',
 }
 

@@ -35,20 +35,34 @@ def write_report(run_path: str, also: Sequence[str] = ()) -> str:
   built = sections.build(run, runs.read_scene(run))
   pictures = [b for section in built for b in section.blocks if isinstance(b, blocks.Picture)]
   page = render(f'Run {run.name}', built)
-  folder = os.path.join(run.path, 'plots')
   try:
-    os.makedirs(folder, exist_ok=True)
-    for picture in pictures:
-      path = os.path.join(folder, picture.name + '.png')
-      run_directory.write_bytes(path, figure_style.png(picture.figure))
-      for kind in also:
-        path = os.path.join(folder, f'{picture.name}.{kind}')
-        run_directory.write_bytes(path, figure_style.for_print(picture.figure, kind))
+    write_pictures(run.path, pictures, also)
     path = os.path.join(run.path, 'report.html')
     run_directory.write_text(path, page)
   except OSError as error:
     raise types.UsageError(f'{run.path} cannot be written to ({error.strerror})') from error
   return path
+
+
+def write_pictures(
+    folder: str, pictures: Sequence[blocks.Picture], also: Sequence[str] = ()
+) -> None:
+  """Writes pictures into `plots/` of a folder.
+
+  Args:
+    folder: It is there.
+    pictures: What is drawn.
+    also: Forms besides PNG: 'pdf', 'svg'.
+
+  Raises:
+    OSError: If they cannot be written.
+  """
+  os.makedirs(os.path.join(folder, 'plots'), exist_ok=True)
+  for picture in pictures:
+    path = os.path.join(folder, 'plots', picture.name)
+    run_directory.write_bytes(path + '.png', figure_style.png(picture.figure))
+    for kind in also:
+      run_directory.write_bytes(f'{path}.{kind}', figure_style.for_print(picture.figure, kind))
 
 
 def render(title: str, built: list[sections.Built]) -> str:

@@ -16,6 +16,7 @@ from tff_noise import params as params_lib
 from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.data import scene as scene_lib
+from tff_noise.program import command_line
 from tff_noise.program import effect
 from tff_noise.program import flags as flags_lib
 from tff_noise.report import blocks
@@ -90,9 +91,9 @@ def command(run: runs.Run) -> str:
     else:
       words.append(f'--{name}={value}')
   line = shlex.join(words)
-  if len(line) <= _LONG_COMMAND:
-    return line
-  return ' \\\n    '.join([shlex.join(words[:4]), *(shlex.quote(word) for word in words[4:])])
+  if len(line) > _LONG_COMMAND:
+    line = ' \\\n    '.join([shlex.join(words[:4]), *(shlex.quote(word) for word in words[4:])])
+  return command_line.as_called(line)
 
 
 def _number(value):
@@ -122,6 +123,11 @@ def _headline(run, scene):
         f'This run is not finished: {len(run.rounds)} of {run.flags.get("rounds", "?")} rounds are '
         'done. Its command, given again, continues it. What follows is what there is so far.',
         'warning',
+    ))
+  planned = (run.summary or {}).get('planned_rounds')
+  if planned is not None:
+    shown.append(blocks.Text(
+        f'This run {run.summary["status"]}: after round {run.summary["rounds"]} of {planned}.'
     ))
   shown += [blocks.Text(_what(run)), blocks.Text(_data(run, scene))]
   accuracy = runs.accuracy(run)
