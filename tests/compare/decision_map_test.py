@@ -5,6 +5,7 @@ import dataclasses
 from absl.testing import absltest
 
 from tests.compare import grid_case
+from tff_noise import types
 from tff_noise.compare import decision_map
 from tff_noise.compare import tables
 
@@ -45,13 +46,29 @@ class DecisionMapTest(grid_case.GridCase):
         c._replace(config=dataclasses.replace(c.config, method='gce')) if c.method == 'fedavg'
         else c for c in self.named.cells
     )
-    table = decision_map.table(self.named._replace(cells=cells), results, _METRIC)
+    grid = self.named._replace(cells=cells, baseline='feddpcont')
+    table = decision_map.table(grid, results, _METRIC)
     self.assertEqual(table.header, ('noise', 'IID', 'open-set'))
     self.assertEqual(table.rows, (
         ('symmetric 0.2',
-         '**feddpcont** 91.0; +9.0 [+4.7, +13.3] to fedavg; +9.0 [+4.7, +13.3] to fedavg', '–'),
-        ('rho 0.4, tau 0.5', '–', '**fedavg** 65.0; or one of 1 more'),
+         '**feddpcont** 91.0; +9.0 [+4.7, +13.3] to fedavg', '–'),
+        ('rho 0.4, tau 0.5', '–',
+         '**fedavg** 65.0; +0.3 [-9.7, +10.4] to feddpcont; or one of 1 more'),
     ))
+
+  def test_a_baseline_that_is_a_robust_loss_is_named_once(self):
+    results = self._results()
+    cells = tuple(
+        c._replace(config=dataclasses.replace(c.config, method='gce')) if c.method == 'fedavg'
+        else c for c in self.named.cells
+    )
+    first, _ = decision_map.places(self.named._replace(cells=cells), results, _METRIC)
+    self.assertEqual(first.loss, '')
+
+  def test_no_setting_that_is_whole(self):
+    results = self._results(*(('fedavg', s, n) for s in _NAMES for n in range(3)))
+    with self.assertRaisesRegex(types.UsageError, 'in no setting has each method a result'):
+      decision_map.table(self.named, results, _METRIC)
 
   def test_a_setting_in_which_a_method_has_no_result_is_not_there(self):
     results = self._results(*(('fedavg', 'noise_rate=0.4', seed) for seed in range(3)))

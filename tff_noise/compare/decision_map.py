@@ -6,6 +6,7 @@ A grid has a map where its settings are named `federation, noise`.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tff_noise import types
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import metrics
 from tff_noise.compare import statistics
@@ -24,7 +25,7 @@ class Place(NamedTuple):
     method: The one with the best mean.
     mean: Its mean over seeds.
     gain: Against the baseline, paired over seeds, its interval by itself.
-    loss: The best robust loss; '' where the grid has none, or it is `method` itself.
+    loss: The best robust loss; '' where the grid has none but its baseline, or `method` is one.
     gain_to_loss: Against that loss; None where there is none.
     alike: The others that may be the best too (corrected for picking), in the grid's order.
   """
@@ -42,13 +43,19 @@ class Place(NamedTuple):
 def places(
     grid: grid_lib.Grid, results: Sequence[tables.Result], metric: str
 ) -> list[Place]:
-  """Returns the settings in which each method has a result, in the grid's order."""
-  losses = {c.method for c in grid.cells if c.config.method in _ROBUST_LOSSES}
+  """Returns the settings in which each method has a result, in the grid's order.
+
+  Raises:
+    types.UsageError: If there is none.
+  """
+  losses = {c.method for c in grid.cells if c.config.method in _ROBUST_LOSSES} - {grid.baseline}
   found = []
   for setting in grid.settings:
     values = {m: tables.by_seed(results, metric, m, setting) for m in grid.methods}
     if all(values.values()):
       found.append(_place(setting, values, losses, grid.baseline, metrics.get(metric).highest))
+  if not found:
+    raise types.UsageError(f'{grid.title}: in no setting has each method a result')
   return found
 
 
@@ -93,7 +100,7 @@ def lines(place: Place, grid: grid_lib.Grid) -> list[str]:
     found[0] += f', or {len(place.alike)} more'
   if place.method != grid.baseline:
     found.append(f'{place.gain.mean:+.1f} to {grid.baseline}')
-  if place.loss and place.loss != grid.baseline:
+  if place.loss:
     found.append(f'{place.gain_to_loss.mean:+.1f} to {place.loss}')
   return found
 

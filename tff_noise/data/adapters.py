@@ -51,8 +51,7 @@ def write_npz(
   if len(class_names):
     arrays['class_names'] = np.array(class_names)
   try:
-    with open(path, 'wb') as file:
-      np.savez(file, **arrays)
+    np.savez(path, **arrays)
   except OSError as error:
     raise types.UsageError(f'{path} cannot be written to ({error.strerror})') from error
 

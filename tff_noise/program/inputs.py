@@ -19,13 +19,16 @@ from tff_noise.program import run_directory
 
 # For whoever trains.
 OR_ANOTHER = ', begin another run (--run_name), or this one anew (--overwrite)'
-# Flags that name files, and those that may: what the scene is drawn from.
+# Flags that name files, but for those that the scene is drawn from, which is kept itself.
 _FILES = ('weights', 'arrivals')
+# These, or numbers.
 _OF_SCENE = ('scene', 'noise_matrix', 'openset_q')
 
 
 def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, str]:
-  """Returns a digest of each part of what a run is made from, by what it is called.
+  """Returns a digest of each part of what a run computes with, by what it is called.
+
+  Files of images are read whole for it, once.
 
   Args:
     config: The flags.
@@ -48,9 +51,6 @@ def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, s
   }
   found = {name: _of_array(values) for name, values in parts.items() if values is not None}
   files = {name: _paths(getattr(config, name)) for name in _FILES}
-  # A run keeps its scene: it needs none of these any more, and is not shown for others.
-  drawn = {name: getattr(config, name) for name in _OF_SCENE}
-  files |= {name: [path] for name, path in drawn.items() if path and os.path.isfile(path)}
   # Code that the digest of this package's does not cover.
   named = {n: getattr(config, n) for n in ('method', 'model', 'aggregation')}
   own = {name: place for name, place in named.items() if ':' in place}
@@ -62,12 +62,23 @@ def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, s
   return {**found, **in_files}
 
 
+def recorded(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, str]:
+  """Returns `digests`, and those of the files that the scene is drawn from, where they still are.
+
+  A run keeps its scene and needs them no more, but must not be shown for others. Nor does its noise
+  depend on whether they are there.
+  """
+  drawn = {f'--{name}': getattr(config, name) for name in _OF_SCENE}
+  there = {name: path for name, path in drawn.items() if path and os.path.isfile(path)}
+  return {**digests(config, dataset), **{n: _of_files([path]) for n, path in there.items()}}
+
+
 def check(run: run_directory.RunDirectory, now: Mapping[str, str], otherwise: str = '') -> None:
   """Raises `UsageError` if a run was made from other inputs than these, naming what differs.
 
   Args:
     run: The run.
-    now: From `digests`.
+    now: From `recorded`, or `digests`.
     otherwise: What else than bringing them back can be done.
   """
   # Runs of earlier versions have none recorded.

@@ -36,9 +36,9 @@ def run(config: run_config.RunConfig) -> None:
     extension.check(config, source)
   dataset = data_lib.load_dataset(config)
   if continued:
-    inputs.check(directory, inputs.digests(config, dataset), inputs.OR_ANOTHER)
+    inputs.check(directory, inputs.recorded(config, dataset), inputs.OR_ANOTHER)
   if source:
-    inputs.check(source, inputs.digests(config, dataset), ', or leave --extend out')
+    inputs.check(source, inputs.recorded(config, dataset), ', or leave --extend out')
   saved = directory if continued else source
   saved = saved and saved.file('scene.npz')
   scene = data_lib.load_scene(config, dataset, saved)

@@ -66,7 +66,7 @@ def run(
       )
     weights = initial_weights(config, prepared)
     noise = noise_secret.name(config, dataset, prepared.federation, system_key)
-    made_from = inputs.digests(config, dataset)
+    made_from = inputs.recorded(config, dataset)
     write = functools.partial(
         _write_start, config=config, scene=scene, system_key=system_key, noise=noise,
         made_from=made_from, class_names=dataset.class_names, prepared=prepared,
