@@ -74,6 +74,26 @@ class SealTest(absltest.TestCase):
       with self.assertRaisesRegex(types.UsageError, 'made by code def456, this is abc123'):
         ledger_seal.check_code(self.run_, False)
 
+  def test_who_is_refused_is_told_which_files_are_other(self):
+    with mock.patch.object(code_version, 'digest', lambda: 'abc123'):
+      code_version.write(self.run_.path)
+    path = self.run_.file('code.json')
+    kept = run_directory.read_json(path)
+    names = ('clients/loops.py', 'data/scene.py', 'heaps.py', 'rng.py')
+    kept['files'] |= {f'tff_noise/{name}': 'other' for name in names}
+    kept['files']['tff_noise/gone.py'] = 'other'
+    self.assertNotIn('tff_noise/report/runs.py', kept['files'])
+    run_directory.write_json(path, kept)
+    with self.assertRaisesRegex(
+        types.UsageError,
+        r'\(other: tff_noise/clients/loops.py, tff_noise/data/scene.py, tff_noise/gone.py and 2 more',
+    ):
+      ledger_seal.check_code(self.run_, False)
+    # What is kept is of the code that made it last, or says nothing.
+    run_directory.write_json(path, {**kept, 'code': 'def456'})
+    with self.assertRaisesRegex(types.UsageError, r'this is [0-9a-f]{12}: use'):
+      ledger_seal.check_code(self.run_, False)
+
 
 if __name__ == '__main__':
   absltest.main()

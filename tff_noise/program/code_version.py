@@ -1,10 +1,15 @@
 """Which code made a run: a digest of the sources that can change its numbers."""
 
 import hashlib
+import os
 import pathlib
+
+from tff_noise.program import run_directory
 
 # What reads runs afterwards, and programs (which only a wheel has here), change no number.
 _READERS = ('audit', 'bin', 'compare', 'evaluation', 'report')
+# Digests file by file: by them who is refused is told which file it was.
+_FILE = 'code.json'
 
 
 def covers(module: str) -> bool:
@@ -15,10 +20,30 @@ def covers(module: str) -> bool:
 
 def digest() -> str:
   """Returns 12 hexadecimal digits, equal for equal sources of data, models, methods and program."""
+  content = ''.join(f'{name}\0{of_file}\0' for name, of_file in _files().items())
+  return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def write(folder: str) -> None:
+  """Keeps in a run's folder which code it goes on with."""
+  path = os.path.join(folder, _FILE)
+  run_directory.write_json(path, {'code': digest(), 'files': _files()})
+
+
+def differences(run: run_directory.RunDirectory, then: str) -> list[str]:
+  """Returns the files that differ from those of the code `then`; none where the run does not say."""
+  if not os.path.exists(run.file(_FILE)):
+    return []
+  kept, now = run_directory.read_json(run.file(_FILE)), _files()
+  if kept['code'] != then:
+    return []
+  return sorted(name for name in {**kept['files'], **now} if kept['files'].get(name) != now.get(name))
+
+
+def _files():
   package = pathlib.Path(__file__).parent.parent
-  content = hashlib.sha256()
-  for path in sorted(package.rglob('*.py')):
-    name = path.relative_to(package)
-    if name.parts[0] not in _READERS:
-      content.update(str(name).encode() + b'\0' + path.read_bytes() + b'\0')
-  return content.hexdigest()[:12]
+  paths = [path.relative_to(package) for path in sorted(package.rglob('*.py'))]
+  return {
+      f'tff_noise/{path.as_posix()}': hashlib.sha256((package / path).read_bytes()).hexdigest()[:12]
+      for path in paths if path.parts[0] not in _READERS
+  }

@@ -56,8 +56,11 @@ def check_code(run: run_directory.RunDirectory, other_code: bool) -> None:
     lines = ledger.read_lines(run.file('ledger.jsonl'), declared, seal)
   then, now = ledger.last_code(lines, seal), code_version.digest()
   if then != now and not other_code:
+    files = code_version.differences(run, then)
+    more = f' and {len(files) - 3} more' if len(files) > 3 else ''
+    where = f' (other: {", ".join(files[:3])}{more})' if files else ''
     raise types.UsageError(
-        f'run {run.name} was made by code {then or "unknown"}, this is {now}: use the same code, '
-        'begin another run (--run_name), this one anew (--overwrite), or give --resume_other_code, '
-        'by which a finished run is shown, and the ledger and every audit tell of one that goes on'
+        f'run {run.name} was made by code {then or "unknown"}, this is {now}{where}: use the same '
+        'code, begin another run (--run_name), this one anew (--overwrite), or give '
+        '--resume_other_code, by which a finished run is shown, and the ledger and every audit tell of one that goes on'
     )

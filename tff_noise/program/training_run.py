@@ -81,6 +81,7 @@ def run(
       if not run_directory.is_complete(directory):
         noise_secret.check(directory, noise)
         ledger_seal.check_code(directory, config.resume_other_code)
+        code_version.write(directory.path)
         _say_schedule(config, prepared.algorithm)
         _say_budget(config, prepared, scene)
         evaluations = evaluations_of(prepared.task.model, dataset, scene)
