@@ -11,6 +11,7 @@ from tff_noise.program import flags
 
 _FLAGS = absl_flags.FlagValues()
 absl_flags.DEFINE_string('out_dir', None, 'Where it goes.', flag_values=_FLAGS)
+absl_flags.DEFINE_list('also', [], 'Forms of pictures.', flag_values=_FLAGS)
 absl_flags.DEFINE_boolean('help', False, 'Show this help, and stop.', flag_values=_FLAGS)
 
 # A scene does not depend on these; the defaults of a training job could refuse it.
@@ -25,6 +26,8 @@ and shows it: statistics, scene.npz (for --scene of bin/train) and four pictures
 
   --out_dir
       Folder for it; by default scenes/NAME, a name made of data set, seed and flags.
+  --also
+      pdf, svg or both, with a comma: pictures in these forms too, for papers.
 
 Every other flag is one of bin/train: see the groups Data and Label noise of its --help."""
 
@@ -39,6 +42,7 @@ def _scene(argv):
   if values.help:
     print(command_line.as_called(_HELP))
     return 0
+  command_line.check_forms(values.also)
   _, own = command_line.parse(_FLAGS, flags.without_files(argv), known_only=True)
   own = [argv[0], *own]
   useless = set(flags.given(own)).difference(flags.OF_A_SCENE)
@@ -46,11 +50,11 @@ def _scene(argv):
     raise types.UsageError(f'--{min(useless)} has no effect on a scene: leave it out')
   config = flags.config_of_command_line([argv[0], *_NEUTRAL, *rest], own)
   name = config.name().removeprefix(f'{config.method}_')
-  _write(config, values.out_dir or os.path.join('scenes', name))
+  _write(config, values.out_dir or os.path.join('scenes', name), values.also)
   return 0
 
 
-def _write(config, folder):
+def _write(config, folder, also):
   from tff_noise.data import scene as scene_lib
   from tff_noise.program import data
   from tff_noise.program import run_directory
@@ -66,7 +70,7 @@ def _write(config, folder):
     os.makedirs(folder, exist_ok=True)
     scene_lib.save(scene, os.path.join(folder, 'scene.npz'))
     run_directory.write_text(os.path.join(folder, 'statistics.txt'), statistics + '\n')
-    pictures = scene_plots.draw(scene, dataset.class_names, folder)
+    pictures = scene_plots.draw(scene, dataset.class_names, folder, also)
   except OSError as error:
     raise types.UsageError(
         f'--out_dir {folder} cannot be written to ({error.strerror})'

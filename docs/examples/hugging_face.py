@@ -33,8 +33,12 @@ def write(dataset, path, image='image', label='label'):
 
 def main():
   """Loads a data set by its name on the hub, and writes it."""
-  import datasets
-
+  try:
+    import datasets
+  except ImportError:
+    sys.exit('hugging_face: it needs the package datasets: pip install datasets')
+  if len(sys.argv) != 3:
+    sys.exit('hugging_face: give the name of a data set and of the file, as in its docstring')
   name, path = sys.argv[1:]
   write(datasets.load_dataset(name), path)
 

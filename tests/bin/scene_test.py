@@ -129,6 +129,12 @@ class SceneTest(SceneTestCase):
     self.assertIn('of 4 clients', out)
     self.assertCountEqual(os.listdir(self.path('mine')), _FILES)
 
+  def test_pictures_for_papers(self):
+    out = self.make('--out_dir=a', '--also=pdf,svg')
+    self.assertIn('a/bubbles.png\na/bubbles.pdf\na/bubbles.svg\n', out)
+    self.assertLen(os.listdir(self.path('a')), 2 + 3 * len(_PICTURES))
+    self.assertStartsWith(_read(self.path('a/noise_rates.pdf')), b'%PDF')
+
   def test_works_where_bazel_was_started(self):
     elsewhere = self.create_tempdir().full_path
     status, _, err = self.run_scene('--out_dir=a', BUILD_WORKING_DIRECTORY=elsewhere)

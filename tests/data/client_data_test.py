@@ -40,6 +40,17 @@ class FederationDatasetsTest(absltest.TestCase):
     with self.assertRaisesRegex(types.UsageError, 'client 4 has 3 examples and 2 labels'):
       client_data.client_dataset(np.zeros((3, 2), np.uint8), np.array([1, 0]), 4)
 
+  def test_labels_are_numbers_of_classes(self):
+    images = np.zeros((3, 2), np.uint8)
+    for labels, found in (
+        (np.array([0, -1, 1]), r'int64 \[3\], smallest -1'),
+        (np.array([0, 0.5, 1]), r'float64 \[3\]'),
+        (np.eye(3), r'float64 \[3, 3\]'),
+    ):
+      with self.assertRaisesRegex(types.UsageError, 'labels of client 4 .* found ' + found):
+        client_data.client_dataset(images, labels, 4)
+    client_data.client_dataset(images, np.array([0., 1., 2.]), 4)
+
   def test_data_are_the_clients_own(self):
     examples = client_data.federation_datasets(_federation(3))[1].get_single_element()
     np.testing.assert_array_equal(examples['x'], [[1], [1]])

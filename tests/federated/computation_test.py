@@ -73,6 +73,20 @@ def _weights(*trainable):
   return tff.learning.models.ModelWeights([np.array(w, np.float32) for w in trainable], [])
 
 
+class TaskTest(absltest.TestCase):
+
+  def test_what_only_looks_like_a_part_of_it_is_refused(self):
+    task = task_lib.Task(toy.linear_model())
+    network = tf.keras.Sequential([tf.keras.layers.Dense(3)])
+    for other, message in (
+        ({'model': network}, r'Task.model .* KerasModel \(keras_model.from_keras .*, found Seq'),
+        ({'training': {'epochs': 1}}, 'Task.training .* LocalTraining, found dict'),
+        ({'aggregation': None}, 'Task.aggregation .* Aggregation, found NoneType'),
+    ):
+      with self.assertRaisesRegex(TypeError, message):
+        computation.train('train', task._replace(**other), program.ClientProgram())
+
+
 class StatelessTest(federated_test_case.FederatedTestCase):
 
   def test_is_a_learning_process_with_the_documented_types(self):

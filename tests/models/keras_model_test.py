@@ -56,6 +56,11 @@ class FromKerasTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, r'Expected logits \[b, K\]'):
       keras_model.from_keras(network)
 
+  def test_what_is_no_model_or_not_built_is_refused(self):
+    with self.assertRaisesRegex(TypeError, 'tf.keras.Model, found NoneType'):
+      keras_model.from_keras(None)
+    with self.assertRaisesRegex(ValueError, 'Sequential has no tf.keras.Input'):
+      keras_model.from_keras(tf.keras.Sequential([tf.keras.layers.Dense(3)]))
 
   def test_a_subclassed_model_is_refused(self):
     class Model(tf.keras.Model):

@@ -53,6 +53,15 @@ class InputsTest(absltest.TestCase):
     other = inputs.digests(_config(), _dataset(validation=examples._replace(x=examples.x + 1)))
     self.assertNotEqual(found['validation images'], other['validation images'])
 
+  def test_names_of_classes_are_shown_and_not_computed_with(self):
+    run = run_directory.RunDirectory(self.create_tempdir().full_path)
+    then = inputs.recorded(_config(), _dataset())
+    run_directory.write_json(run.file('config.json'), {'inputs': then})
+    other = _dataset(class_names=('b', 'a'))
+    with self.assertRaisesRegex(types.UsageError, 'made from other class names: bring back'):
+      inputs.check(run, inputs.recorded(_config(), other))
+    inputs.check(run, inputs.digests(_config(), other))
+
   def test_image_files_are_told_by_name_and_content_wherever_they_lie(self):
     def digest(*contents, name='cat'):
       folder = self.create_tempdir()

@@ -433,6 +433,11 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     self.assertEqual(state.participations.tolist(), [1, 1, 1, 1, 0])
     self.assertEqual(_ints(state.own['last']), [1, 1, 2, 3, 0])
 
+  def test_a_round_that_returns_no_state_is_a_mistake(self):
+    algorithm = _counting_algorithm(3)._replace(round=lambda state, clients: None)
+    with self.assertRaisesRegex(types.UsageError, 'round has to return the next State, found None'):
+      self._run(algorithm)
+
   def test_record_that_is_changed_in_place_is_a_mistake_at_once(self):
     # It would be another one by the time it is saved.
     def cohort(round_num, records):

@@ -27,16 +27,21 @@ def client_dataset(x: np.ndarray, y: np.ndarray, client: int) -> tf.data.Dataset
       function.
 
   Raises:
-    types.UsageError: If there are not as many labels as examples.
+    types.UsageError: If there are not as many labels as examples, or labels are no class numbers.
   """
-  x = np.asarray(x)
+  x, y = np.asarray(x), np.asarray(y)
+  if y.ndim != 1 or (y.astype(np.int32) != y).any() or y.min(initial=0) < 0:
+    raise types.UsageError(
+        f'the labels of client {client} have to be whole numbers from 0 on, one for each example, '
+        f'found {y.dtype} {list(y.shape)}' + (f', smallest {y.min()}' if y.ndim == 1 else '')
+    )
   if len(x) != len(y):
     raise types.UsageError(f'client {client} has {len(x)} examples and {len(y)} labels')
   if x.dtype.kind == 'f':
     x = x.astype(np.float32)
   return tf.data.Dataset.from_tensors(
       collections.OrderedDict(
-          x=x, y=np.asarray(y, np.int32), client=np.asarray(client, np.int32)
+          x=x, y=y.astype(np.int32), client=np.asarray(client, np.int32)
       )
   )
 

@@ -254,7 +254,9 @@ def train(
 
   Raises:
     disclosure.UndeclaredUplinkError: If the compiled computation sends what is not declared.
+    TypeError: If the task's model or training is of another type than `Task` says.
   """
+  _require_types(task)
   model = task.model
   optimizer = optimizer or task.optimizer or optimizer_lib.fed_avg(model.weights_type)
   programs = (program, optimizer.client)
@@ -490,6 +492,20 @@ def _mean_fields(name, mean_for, aggregation, update_type):
       f._replace(name=f.name.replace('update', name, 1), reason=mean_for)
       for f in aggregation.update_fields(update_type)
   )
+
+
+def _require_types(task):
+  """Raises `TypeError` where a program of one's own gives what only looks like it."""
+  for name, expected in (
+      ('model', keras_model.KerasModel), ('training', types.LocalTraining),
+      ('aggregation', aggregation_lib.Aggregation),
+  ):
+    found = getattr(task, name)
+    if not isinstance(found, expected):
+      hint = ' (keras_model.from_keras makes one of a Keras model)' if name == 'model' else ''
+      raise TypeError(
+          f'Task.{name} has to be of type {expected.__name__}{hint}, found {type(found).__name__}'
+      )
 
 
 def _require_updates_alone(model, declared, optimizer, selector):

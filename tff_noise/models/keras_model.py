@@ -69,9 +69,17 @@ def from_keras(
     combination: Which prediction of several networks is evaluated, see `COMBINATIONS`.
 
   Raises:
+    TypeError: If it is no Keras model.
     ValueError: If the model has not one input and outputs of these ranks, draws random numbers by
       itself, or has variables that are no floating-point numbers.
   """
+  if not isinstance(model, tf.keras.Model):
+    raise TypeError(f'Expected a tf.keras.Model, found {type(model).__name__}.')
+  if isinstance(model, tf.keras.Sequential) and model.inputs is None:
+    raise ValueError(
+        'The Sequential has no tf.keras.Input, so its weights are not known, and it has one output: '
+        'build it as tf.keras.Model(pixels, [logits, features]).'
+    )
   if model.inputs is None:
     raise ValueError(
         'Expected a functional Keras model, found a subclassed one, whose graph is not known: '

@@ -63,14 +63,18 @@ def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, s
 
 
 def recorded(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, str]:
-  """Returns `digests`, and those of the files that the scene is drawn from, where they still are.
+  """Returns `digests`, and those of what a run does not compute with but must not be shown for.
 
-  A run keeps its scene and needs them no more, but must not be shown for others. Nor does its noise
-  depend on whether they are there.
+  These are the classes' names, and the files that the scene is drawn from, where they still are: a
+  run keeps its scene and needs them no more. Nor does its noise depend on whether they are there.
   """
   drawn = {f'--{name}': getattr(config, name) for name in _OF_SCENE}
   there = {name: path for name, path in drawn.items() if path and os.path.isfile(path)}
-  return {**digests(config, dataset), **{n: _of_files([path]) for n, path in there.items()}}
+  names = hashlib.sha256('\0'.join(dataset.class_names).encode()).hexdigest()[:16]
+  return {
+      **digests(config, dataset), 'class names': names,
+      **{name: _of_files([path]) for name, path in there.items()},
+  }
 
 
 def check(run: run_directory.RunDirectory, now: Mapping[str, str], otherwise: str = '') -> None:
@@ -83,7 +87,7 @@ def check(run: run_directory.RunDirectory, now: Mapping[str, str], otherwise: st
   """
   # Runs of earlier versions have none recorded.
   then = run_directory.read_json(run.file('config.json')).get('inputs', now)
-  kept = {f'--{name}' for name in _OF_SCENE if f'--{name}' not in now}
+  kept = {'class names', *(f'--{name}' for name in _OF_SCENE)}.difference(then.keys() & now.keys())
   changed = [n for n in {**then, **now} if then.get(n) != now.get(n) and n not in kept]
   if changed:
     raise types.UsageError(

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.federated import evaluation
 from tff_noise.privacy import ledger as ledger_lib
@@ -113,6 +114,7 @@ def run_round(
 
   Raises:
     types.RunError: If the computation of a client fails.
+    types.UsageError: If the algorithm's round returns no state.
     ValueError: If the algorithm does what its noise does not allow.
   """
   round_num = state.round_num + 1
@@ -121,6 +123,10 @@ def run_round(
     state = algorithm.round(state, clients.view)
   finally:
     clients.end_round()
+  if not isinstance(state, algorithm_lib.State):
+    raise types.UsageError(
+        f"the method's round has to return the next State, found {type(state).__name__}"
+    )
   clients.require_noise()
   # The state is saved while the next round runs: what changes it in place fails there and then.
   for value in tf.nest.flatten(state):

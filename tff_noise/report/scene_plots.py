@@ -321,13 +321,16 @@ def noise_histogram(realised: np.ndarray, nominal: np.ndarray) -> mfigure.Figure
   return figure
 
 
-def draw(scene: scene_lib.Scene, class_names: Sequence[str], folder: str) -> list[str]:
+def draw(
+    scene: scene_lib.Scene, class_names: Sequence[str], folder: str, also: Sequence[str] = ()
+) -> list[str]:
   """Writes the pictures of a scene.
 
   Args:
     scene: The scene.
     class_names: K names.
     folder: Where to; it is made if it does not exist.
+    also: Forms besides PNG: 'pdf', 'svg'.
 
   Returns:
     The names of the files. Without any known true class there are only `bubbles.png` and
@@ -339,22 +342,26 @@ def draw(scene: scene_lib.Scene, class_names: Sequence[str], folder: str) -> lis
   def by_client(labels, mask):
     return _count(scene.client_of[mask], labels[mask], clients, classes)
 
-  figures = {'bubbles.png': bubbles(by_client(scene.noisy_label, held), class_names)}
+  figures = {'bubbles': bubbles(by_client(scene.noisy_label, held), class_names)}
   if known.any():
     left_out = int(held.sum() - known.sum())
-    figures['before_and_after.png'] = before_and_after(
+    figures['before_and_after'] = before_and_after(
         by_client(scene.clean_label, known), by_client(scene.noisy_label, known), class_names,
         left_out=left_out,
     )
-    figures['transition_matrix.png'] = transition_matrix(
+    figures['transition_matrix'] = transition_matrix(
         transitions(scene, scene.noisy_label, classes), class_names, left_out=left_out
     )
-  figures['noise_rates.png'] = noise_histogram(scene.realised_rate, scene.nominal_rate)
+  figures['noise_rates'] = noise_histogram(scene.realised_rate, scene.nominal_rate)
   os.makedirs(folder, exist_ok=True)
+  written = []
   for name, figure in figures.items():
-    with open(os.path.join(folder, name), 'wb') as file:
-      file.write(style.png(figure))
-  return list(figures)
+    forms = {'png': style.png(figure)} | {kind: style.for_print(figure, kind) for kind in also}
+    for kind, content in forms.items():
+      written.append(f'{name}.{kind}')
+      with open(os.path.join(folder, written[-1]), 'wb') as file:
+        file.write(content)
+  return written
 
 
 def transitions(scene: scene_lib.Scene, labels: np.ndarray, classes: int) -> np.ndarray:

@@ -16,7 +16,10 @@ from tff_noise import types
 from tff_noise.runtimes import client_probe
 
 _KINDS = {code.value[0]: code.name for code in grpc.StatusCode}
-_HOW_TO_SEE = '--debug_client_errors shows what it says, and ends all claims of privacy'
+_HOW_TO_SEE = (
+    '--debug_client_errors, or shows_client_errors=True of a runtime of your own, shows what it '
+    'says, and ends all claims of privacy'
+)
 
 
 class ClientError(types.RunError):
