@@ -86,7 +86,7 @@ class SealTest(absltest.TestCase):
     run_directory.write_json(path, kept)
     with self.assertRaisesRegex(
         types.UsageError,
-        r'\(other: tff_noise/clients/loops.py, tff_noise/data/scene.py, tff_noise/gone.py and 2 more',
+        r'\(other: tff_noise/clients/loops.py, tff_noise/data/scene.py, tff_noise/gone.py and 2 mo',
     ):
       ledger_seal.check_code(self.run_, False)
     # What is kept is of the code that made it last, or says nothing.

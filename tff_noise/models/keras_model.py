@@ -77,7 +77,7 @@ def from_keras(
     raise TypeError(f'Expected a tf.keras.Model, found {type(model).__name__}.')
   if isinstance(model, tf.keras.Sequential) and model.inputs is None:
     raise ValueError(
-        'The Sequential has no tf.keras.Input, so its weights are not known, and it has one output: '
+        'The Sequential has no tf.keras.Input, so its weights are not known, and one output: '
         'build it as tf.keras.Model(pixels, [logits, features]).'
     )
   if model.inputs is None:

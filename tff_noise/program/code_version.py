@@ -21,7 +21,7 @@ def covers(module: str) -> bool:
 def digest() -> str:
   """Returns 12 hexadecimal digits, equal for equal sources of data, models, methods and program."""
   content = ''.join(f'{name}\0{of_file}\0' for name, of_file in _files().items())
-  return hashlib.sha256(content.encode()).hexdigest()[:12]
+  return _of_bytes(content.encode())
 
 
 def write(folder: str) -> None:
@@ -30,20 +30,25 @@ def write(folder: str) -> None:
   run_directory.write_json(path, {'code': digest(), 'files': _files()})
 
 
-def differences(run: run_directory.RunDirectory, then: str) -> list[str]:
-  """Returns the files that differ from those of the code `then`; none where the run does not say."""
+def differences(run: run_directory.RunDirectory, code: str) -> list[str]:
+  """Returns the files that differ from those of `code`; none where the run does not say."""
   if not os.path.exists(run.file(_FILE)):
     return []
   kept, now = run_directory.read_json(run.file(_FILE)), _files()
-  if kept['code'] != then:
+  if kept['code'] != code:
     return []
-  return sorted(name for name in {**kept['files'], **now} if kept['files'].get(name) != now.get(name))
+  then = kept['files']
+  return sorted(name for name in {**then, **now} if then.get(name) != now.get(name))
 
 
 def _files():
   package = pathlib.Path(__file__).parent.parent
   paths = [path.relative_to(package) for path in sorted(package.rglob('*.py'))]
   return {
-      f'tff_noise/{path.as_posix()}': hashlib.sha256((package / path).read_bytes()).hexdigest()[:12]
+      f'tff_noise/{path.as_posix()}': _of_bytes((package / path).read_bytes())
       for path in paths if path.parts[0] not in _READERS
   }
+
+
+def _of_bytes(content):
+  return hashlib.sha256(content).hexdigest()[:12]

@@ -62,5 +62,6 @@ def check_code(run: run_directory.RunDirectory, other_code: bool) -> None:
     raise types.UsageError(
         f'run {run.name} was made by code {then or "unknown"}, this is {now}{where}: use the same '
         'code, begin another run (--run_name), this one anew (--overwrite), or give '
-        '--resume_other_code, by which a finished run is shown, and the ledger and every audit tell of one that goes on'
+        '--resume_other_code, by which a finished run is shown, and the ledger and every audit '
+        'tell of one that goes on'
     )
