@@ -52,6 +52,7 @@ _LOADS_TENSORFLOW = (
     'tff_noise.program.training',
     'tff_noise.program.training_run',
     'tff_noise.runtimes.accelerator',
+    'tff_noise.runtimes.blocks',
     'tff_noise.runtimes.client_error',
     'tff_noise.runtimes.client_probe',
     'tff_noise.runtimes.connection',

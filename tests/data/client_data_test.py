@@ -1,6 +1,7 @@
 """Tests of client data as TFF takes them."""
 
 import numpy as np
+import tree
 from absl.testing import absltest
 
 from tff_noise import types
@@ -30,6 +31,12 @@ class FederationDatasetsTest(absltest.TestCase):
     self.assertEqual([_client(d) for d in datasets[1:]], [1, 2])
     with self.assertRaises(IndexError):
       datasets[3]
+
+  def test_all_of_them_may_be_a_cohort(self):
+    datasets = client_data.federation_datasets(_federation(3))
+    # As TFF takes an argument apart.
+    seen = tree.map_structure(lambda data: data, datasets)
+    self.assertEqual([_client(d) for d in seen], [0, 1, 2])
 
   def test_features_are_taken_as_the_model_has_them(self):
     features = np.array([[0.5, 1.5]])

@@ -372,7 +372,7 @@ def _finish(work, client, trained):
     )
 
   def keep(values):
-    return _or_zeros(finite, values) if trains else values
+    return tf.where(finite, values, tf.zeros_like(values)) if trains else values
 
   num_examples = keep(tf.cast(tf.shape(trained.labels)[0], tf.float32))
   weight = num_examples
@@ -384,11 +384,13 @@ def _finish(work, client, trained):
         rejected=tf.cast(tf.logical_not(finite), tf.int32),
     )
   result = program_lib.Result(
-      client, keep(trained.update), (), trained.steps, num_examples, trained.loss, trained.labels,
+      client, trained.update, (), trained.steps, num_examples, trained.loss, trained.labels,
       trained.columns, (),
   )
-  if trains:
-    result = result._replace(weights=keep(keras_model.read(work.networks.trained)))
+  if trains and any(program.final is not None for program in work.programs):
+    weights = keras_model.read(work.networks.trained)
+    update, weights = _or_zeros(finite, (trained.update, weights))
+    result = result._replace(update=update, weights=weights)
   for program, carry in zip(work.programs, trained.carries, strict=True):
     if program.final is None:
       continue
@@ -402,11 +404,11 @@ def _finish(work, client, trained):
     reports.update(per_client.bounded(program.reports, sent.reports))
   own = program_lib.in_order(own)
   # What a model that diverged says of the client's own state is not kept either.
-  if trains:
+  if trains and own:
     own = tf.cond(finite, lambda: own, lambda: program_lib.in_order(client.own))
   update = ()
   if work.averages:
-    # Whatever a program makes of no update: in the mean, 0 times what is not finite would be seen.
+    # One that is not finite, or whatever a program makes of none: in the mean, 0 times it is seen.
     update = _or_zeros(weight > 0, result.update)
   return uplink.ClientOutput(
       update,

@@ -77,6 +77,12 @@ _KEPT_DATASETS = 1000
 class _FederationDatasets(Sequence):
   """See `federation_datasets`."""
 
+  def __new__(cls, federation):
+    # TFF makes a sequence that it is given anew, of its elements: then all of them are there.
+    if not isinstance(federation, types.Federation):
+      return list(federation)
+    return super().__new__(cls)
+
   def __init__(self, federation: types.Federation):
     self._clients = federation.clients
     self._dataset = functools.lru_cache(_KEPT_DATASETS)(self._build)

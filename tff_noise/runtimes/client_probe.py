@@ -6,6 +6,7 @@ from tensorflow_federated.python.core.impl.compiler import building_block_factor
 from tensorflow_federated.python.core.impl.compiler import building_blocks
 from tensorflow_federated.python.core.impl.computation import computation_impl
 
+from tff_noise.runtimes import blocks
 from tff_noise.runtimes import federating
 
 # What computes at clients, and what moves nothing from clients to the server.
@@ -27,7 +28,7 @@ def build(computation: tff.Computation) -> tff.Computation | None:
     None of a client's values is in it, and nothing of it is at the server. None where nothing is
     mapped over clients.
   """
-  block = tff.framework.to_call_dominant(computation.to_building_block())
+  block = tff.framework.to_call_dominant(blocks.of(computation))
   if not isinstance(block, building_blocks.Lambda):
     return None
   if not isinstance(block.result, building_blocks.Block):

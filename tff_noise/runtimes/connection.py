@@ -24,6 +24,7 @@ from tensorflow_federated.python.core.impl.computation import computation_impl
 from tensorflow_federated.python.core.impl.context_stack import context_stack_impl
 from tensorflow_federated.python.tensorflow_libs import serialization_utils
 
+from tff_noise.runtimes import blocks
 from tff_noise.runtimes import identity_cache
 
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
@@ -50,7 +51,7 @@ def compile_computation(computation: tff.Computation) -> tff.Computation:
   # Looking for sums to replace in a computation without any takes a quarter of all this.
   if _SECURE_SUMS in proto.SerializeToString():
     computation = test_compiler.replace_secure_intrinsics_with_bodies(computation)
-  block = computation.to_building_block()
+  block = blocks.of(computation)
   block, _ = tensorflow_tree_transformations.replace_intrinsics_with_bodies(block)
   block, _ = tff.framework.transform_postorder(tff.framework.to_call_dominant(block), _prepared)
   return computation_impl.ConcreteComputation(
@@ -73,7 +74,7 @@ def _prepared(block):
 
 
 def _aggressive():
-  """Of TFF's own compiler."""
+  """As TFF's own compiler, but once."""
   config = tf.compat.v1.ConfigProto()
   options = config.graph_options.rewrite_options
   for name in (
@@ -81,6 +82,8 @@ def _aggressive():
       'function_optimization',
   ):
     setattr(options, name, options.AGGRESSIVE)
+  # The second pass finds next to nothing more.
+  options.meta_optimizer_iterations = options.ONE
   return config
 
 

@@ -17,6 +17,7 @@ from tensorflow_federated.python.core.impl.compiler import building_blocks
 from tensorflow_federated.python.core.impl.executors import executor_base
 from tensorflow_federated.python.core.impl.executors import executor_value_base
 
+from tff_noise.runtimes import blocks
 from tff_noise.runtimes import tensorflow_function
 
 # From clients to the same clients.
@@ -87,7 +88,7 @@ class ServerSide:
   def function(self, computation: tff.Computation) -> Function:
     """Returns a computation as a function; the same one each time it is asked for."""
     if computation not in self._blocks:
-      self._blocks[computation] = computation.to_building_block()
+      self._blocks[computation] = blocks.of(computation)
     return Function(self._blocks[computation], {})
 
   def call(

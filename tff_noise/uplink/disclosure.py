@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import tensorflow_federated as tff
 
+from tff_noise.runtimes import blocks
 from tff_noise.uplink import operations
 from tff_noise.uplink import uplink
 
@@ -79,7 +80,7 @@ def _intrinsics(computation):
     return block, False
 
   tff.framework.transform_postorder(
-      tff.framework.to_call_dominant(computation.to_building_block()), visit
+      tff.framework.to_call_dominant(blocks.of(computation)), visit
   )
   return calls
 
