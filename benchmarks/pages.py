@@ -36,6 +36,7 @@ _END = '<!-- end -->'
 _BLOCK = re.compile(
     r'^(<!-- (table|picture): (\S+) (\S+) (\S+) (\S+) -->)\n.*?^' + _END, re.MULTILINE | re.DOTALL
 )
+_COLUMNS = 12
 _NOWHERE = 'no run is read from here'
 
 
@@ -124,9 +125,17 @@ def rendered(text: str) -> str:
   """
 
   def lines(grid, results, metric, name):
-    return tables.rows_as_markdown(_TABLES[name](grid, results, metric))
+    return tables.rows_as_markdown(_fitting(_TABLES[name](grid, results, metric)))
 
   return _replaced(text, 'table', _TABLES, lines)
+
+
+def _fitting(table):
+  """Settings as rows, where they are more columns than a page has room for."""
+  if len(table.header) <= _COLUMNS:
+    return table
+  header, *rows = zip(table.header, *table.rows, strict=True)
+  return table._replace(header=('setting', *header[1:]), rows=tuple(rows))
 
 
 def draw(path: str, text: str) -> str:

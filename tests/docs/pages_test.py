@@ -44,6 +44,16 @@ class PagesTest(parameterized.TestCase):
     self.assertNotIn('old', found)
     self.assertEqual(pages.rendered(found), found)
 
+  def test_many_settings_are_rows(self):
+    text = _BLOCK.replace('all_methods_tuned', 'evidence_digits').format(
+        'docs/evidence_digits.csv', 'last10_test_accuracy', 'difference'
+    )
+    lines = pages.rendered(text).splitlines()
+    self.assertStartsWith(lines[2], '| setting | GCE | SCE | ELR | ')
+    # A row for each of 21 settings, after the header and its line, before an empty one and the end.
+    self.assertLen(lines, 4 + 21 + 2)
+    self.assertStartsWith(lines[4], '| IID, no noise | +0.25 [-0.30, +0.81] (n=3) | +0.61 ')
+
   @parameterized.parameters('map', 'ranks')
   def test_pictures_by_name(self, name):
     path = os.path.join(self.create_tempdir().full_path, 'page.md')
