@@ -50,8 +50,8 @@ class PagesTest(parameterized.TestCase):
     )
     lines = pages.rendered(text).splitlines()
     self.assertStartsWith(lines[2], '| setting | GCE | SCE | ELR | ')
-    # A row for each of 21 settings, after the header and its line, before an empty one and the end.
-    self.assertLen(lines, 4 + 21 + 2)
+    # A row for each of 19 settings, after the header and its line, before an empty one and the end.
+    self.assertLen(lines, 4 + 19 + 2)
     self.assertStartsWith(lines[4], '| IID, no noise | +0.25 [-0.30, +0.81] (n=3) | +0.61 ')
 
   @parameterized.parameters('map', 'ranks')
