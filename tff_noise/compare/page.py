@@ -122,17 +122,17 @@ def _settings(grid):
 
 
 def _runs(folder, grid):
-  """Where the runs are; a report is drawn by `bin/report` where it is not there."""
+  """Links to the runs' reports, which `bin/report` draws, or else to their folders."""
   rows = []
   for cell in grid.cells:
-    path = os.path.join(cell.config.path(), 'report.html')
-    shown = cell.config.name()
-    if os.path.exists(path):
-      shown = blocks.Link(shown, os.path.relpath(path, folder))
+    shown, run = cell.config.name(), cell.config.path()
+    there = [path for path in (os.path.join(run, 'report.html'), run) if os.path.exists(path)]
+    if there:
+      shown = blocks.Link(shown, os.path.relpath(there[0], folder))
     rows.append((cell.method, cell.setting, str(cell.seed), shown))
   return blocks.Table(
-      ('method', 'setting', 'seed', 'run; its report, where bin/report has made it'), rows,
-      'All runs',
+      ('method', 'setting', 'seed', 'run: its report, or its folder till bin/report has drawn one'),
+      rows, 'All runs',
   )
 
 
