@@ -129,7 +129,7 @@ class TaskTest(federated_test_case.FederatedTestCase):
       ('is_not_registered', 'cannot be built from its configuration, as clients do .*: register'),
       ('casts', 'cannot be built from its configuration, as clients do .*JSON.*: register'),
       ('takes_nothing', 'TypeError: .*unexpected keyword.*: it is called as the functions of'),
-      ('returns_nothing', 'AttributeError: .*: it is called as the functions of'),
+      ('returns_nothing', 'TypeError: Expected a tf.keras.Model, found NoneType: it is called as'),
   )
   def test_mistakes_of_models_of_ones_own_are_told_in_one_line(self, name, message):
     with self.assertRaisesRegex(types.UsageError, f'^--model={__name__}:{name}:? {message}'):

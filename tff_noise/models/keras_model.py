@@ -74,7 +74,7 @@ def from_keras(
       itself, or has variables that are no floating-point numbers.
   """
   if not isinstance(model, tf.keras.Model):
-    raise TypeError(f'Expected a tf.keras.Model, found {type(model).__name__}.')
+    raise TypeError(f'Expected a tf.keras.Model, found {type(model).__name__}')
   if isinstance(model, tf.keras.Sequential) and model.inputs is None:
     raise ValueError(
         'The Sequential has no tf.keras.Input, so its weights are not known, and one output: '
