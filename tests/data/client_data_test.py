@@ -50,8 +50,10 @@ class FederationDatasetsTest(absltest.TestCase):
   def test_labels_are_numbers_of_classes(self):
     images = np.zeros((3, 2), np.uint8)
     for labels, found in (
-        (np.array([0, -1, 1]), r'int64 \[3\], smallest -1'),
+        (np.array([0, -1, 1]), r'int64 \[3\]'),
         (np.array([0, 0.5, 1]), r'float64 \[3\]'),
+        (np.array([0, np.nan, 1]), r'float64 \[3\]'),
+        (np.array(['cat', 'cow', 'cat']), r'<U3 \[3\]'),
         (np.eye(3), r'float64 \[3, 3\]'),
     ):
       with self.assertRaisesRegex(types.UsageError, 'labels of client 4 .* found ' + found):

@@ -30,10 +30,10 @@ def client_dataset(x: np.ndarray, y: np.ndarray, client: int) -> tf.data.Dataset
     types.UsageError: If there are not as many labels as examples, or labels are no class numbers.
   """
   x, y = np.asarray(x), np.asarray(y)
-  if y.ndim != 1 or (y.astype(np.int32) != y).any() or y.min(initial=0) < 0:
+  if y.ndim != 1 or y.dtype.kind not in 'biuf' or (y % 1 != 0).any() or y.min(initial=0) < 0:
     raise types.UsageError(
         f'the labels of client {client} have to be whole numbers from 0 on, one for each example, '
-        f'found {y.dtype} {list(y.shape)}' + (f', smallest {y.min()}' if y.ndim == 1 else '')
+        f'found {y.dtype} {list(y.shape)}'
     )
   if len(x) != len(y):
     raise types.UsageError(f'client {client} has {len(x)} examples and {len(y)} labels')

@@ -35,7 +35,7 @@ def differences(run: run_directory.RunDirectory, code: str) -> list[str]:
   if not os.path.exists(run.file(_FILE)):
     return []
   kept, now = run_directory.read_json(run.file(_FILE)), _files()
-  if kept['code'] != code:
+  if kept.get('code') != code:
     return []
   then = kept['files']
   return sorted(name for name in {**then, **now} if then.get(name) != now.get(name))

@@ -71,6 +71,11 @@ def png(figure: mfigure.Figure) -> bytes:
   return buffer.getvalue()
 
 
+def in_forms(figure: mfigure.Figure, also: Sequence[str]) -> dict[str, bytes]:
+  """Returns the figure as PNG and in other forms, 'pdf' or 'svg', by the ending of a file."""
+  return {'png': png(figure), **{kind: for_print(figure, kind) for kind in also}}
+
+
 @styled
 def for_print(figure: mfigure.Figure, kind: str) -> bytes:
   """Returns the figure as 'pdf' or 'svg', for papers: scalable, the same for the same figure."""

@@ -60,9 +60,8 @@ def write_pictures(
   os.makedirs(os.path.join(folder, 'plots'), exist_ok=True)
   for picture in pictures:
     path = os.path.join(folder, 'plots', picture.name)
-    run_directory.write_bytes(path + '.png', figure_style.png(picture.figure))
-    for kind in also:
-      run_directory.write_bytes(f'{path}.{kind}', figure_style.for_print(picture.figure, kind))
+    for ending, content in figure_style.in_forms(picture.figure, also).items():
+      run_directory.write_bytes(f'{path}.{ending}', content)
 
 
 def render(title: str, built: list[sections.Built]) -> str:

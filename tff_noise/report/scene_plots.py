@@ -356,11 +356,11 @@ def draw(
   os.makedirs(folder, exist_ok=True)
   written = []
   for name, figure in figures.items():
-    forms = {'png': style.png(figure)} | {kind: style.for_print(figure, kind) for kind in also}
-    for kind, content in forms.items():
-      written.append(f'{name}.{kind}')
-      with open(os.path.join(folder, written[-1]), 'wb') as file:
+    for ending, content in style.in_forms(figure, also).items():
+      file_name = f'{name}.{ending}'
+      with open(os.path.join(folder, file_name), 'wb') as file:
         file.write(content)
+      written.append(file_name)
   return written
 
 

@@ -74,7 +74,7 @@ def _prepared(block):
 
 
 def _aggressive():
-  """As TFF's own compiler, but once."""
+  """Of TFF's own compiler."""
   config = tf.compat.v1.ConfigProto()
   options = config.graph_options.rewrite_options
   for name in (
@@ -82,8 +82,6 @@ def _aggressive():
       'function_optimization',
   ):
     setattr(options, name, options.AGGRESSIVE)
-  # The second pass finds next to nothing more.
-  options.meta_optimizer_iterations = options.ONE
   return config
 
 
