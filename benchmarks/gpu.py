@@ -11,7 +11,7 @@ on the CPU from the same weights. Prints Markdown:
   round, and the most memory that it held beyond what it holds without the run;
 * on which devices TensorFlow put the operations of the largest computation (a client's, mostly);
 * how far weights (the largest difference, over the largest weight of its tensor) and losses of one
-  round are from the CPU's.
+  round are from the CPU's, and, on a GPU, from those of the same round once more.
 
 --sizes=tiny takes about a minute on two idle cores, and shows that all of it runs.
 
@@ -68,7 +68,7 @@ class Sizes(NamedTuple):
 
 
 SIZES = {
-    'full': Sizes(10, 500, 5, 4, 'resnet18', ('cnn', 'resnet18')),
+    'full': Sizes(10, 500, 5, 4, 'cnn', ('cnn', 'resnet18')),
     'tiny': Sizes(2, 8, 1, 2, 'cnn', ('cnn',)),
 }
 
@@ -295,21 +295,38 @@ def _workload_rows(name, flags, root):
     )
 
 
-def _parity_rows(model, sizes, environments, root):
-  """Rows of the second table: one for each way to compute what the CPU computes."""
+def _one_round(name, model, sizes, environment, root):
   flags = (
       '--method=fedavg', '--noise=none', f'--model={model}', f'--clients={sizes.clients}',
       '--clients_per_round=2', '--local_epochs=1', '--rounds=1',
   )
-  there = _train(f'{model}_cpu', flags, {'CUDA_VISIBLE_DEVICES': '-1'}, root)
+  return _train(f'{model}_{name}', flags, environment, root)
+
+
+def _differences(here, there):
+  """Cells of the second table: by how much two runs of one round differ."""
+  (ours,), (theirs,) = here.rows(), there.rows()
+  losses = (
+      abs(float(ours[loss]) / float(theirs[loss]) - 1) for loss in ('train_loss', 'test_loss')
+  )
+  return [f'{value:.1e}' for value in (relative_difference(here, there), *losses)]
+
+
+def _parity_rows(model, sizes, environments, root):
+  """Rows of the second table: one for each way to compute what the CPU computes."""
+  there = _one_round('cpu', model, sizes, {'CUDA_VISIBLE_DEVICES': '-1'}, root)
   for number, (name, environment) in enumerate(environments.items()):
-    here = _train(f'{model}_{number}', flags, environment, root)
-    (ours,), (theirs,) = here.rows(), there.rows()
-    losses = (
-        abs(float(ours[loss]) / float(theirs[loss]) - 1) for loss in ('train_loss', 'test_loss')
+    here = _one_round(number, model, sizes, environment, root)
+    yield (f'{model}{name}', *_differences(here, there))
+
+
+def _repeated_rows(model, sizes, environments, root):
+  """Rows of the third table: the same round twice, on the GPU both times."""
+  for number, (name, environment) in enumerate(environments.items()):
+    first, again = (
+        _one_round(f'{number}_{run}', model, sizes, environment, root) for run in 'ab'
     )
-    differences = (relative_difference(here, there), *losses)
-    yield (f'{model}{name}', *(f'{value:.1e}' for value in differences))
+    yield (f'{model}{name}', *_differences(again, first))
 
 
 def _print_row(cells):
@@ -342,15 +359,21 @@ def _measure(sizes, root):
        'device memory, MiB', 'operations'),
       {name: _workload_rows(name, flags, root) for name, flags in workloads(sizes).items()},
   )
-  environments = {'': {}}
-  if not devices.startswith('no GPU'):
-    # By default NVIDIA's libraries keep 10 bits of the factors of products, from Ampere on.
-    environments[', without TF32'] = {'NVIDIA_TF32_OVERRIDE': '0'}
-  parity = _print_table(
-      ('one round, against the CPU', 'weights', 'train loss', 'test loss'),
-      {model: _parity_rows(model, sizes, environments, root) for model in sizes.compared},
-  )
-  return ran and parity
+  compared = ('weights', 'train loss', 'test loss')
+
+  def table(title, rows, environments):
+    by_model = {model: rows(model, sizes, environments, root) for model in sizes.compared}
+    return _print_table((title, *compared), by_model)
+
+  if devices.startswith('no GPU'):
+    return ran and table('one round, against the CPU', _parity_rows, {'': {}})
+  # By default NVIDIA's libraries keep 10 bits of the factors of products, from Ampere on.
+  exact = {'': {}, ', without TF32': {'NVIDIA_TF32_OVERRIDE': '0'}}
+  # And sum in whatever order their threads come.
+  ordered = {'': {}, ', deterministic operations': {'TF_DETERMINISTIC_OPS': '1'}}
+  parity = table('one round, against the CPU', _parity_rows, exact)
+  repeated = table('one round, against itself', _repeated_rows, ordered)
+  return ran and parity and repeated
 
 
 def main(argv: Sequence[str]) -> int:

@@ -74,7 +74,8 @@ class _WatchedForm(types.CrossEntropy):
     return self[1]
 
 
-def _federation():
+def make_federation():
+  """Returns four small clients."""
   draw = np.random.default_rng(0)
   # The third holds more than the 20 neighbours of an intrinsic dimension, the second one example.
   sizes = (4, 1, 27, 3)
@@ -88,7 +89,7 @@ def _federation():
 
 
 def _task(entry, **changes):
-  num_clients, sizes = len(_federation().clients), _federation().sizes
+  num_clients, sizes = len(make_federation().clients), make_federation().sizes
   stages = dict.fromkeys(entry.stages, _STAGE_LENGTH)
   return task_lib.Task(**{
       'model': toy.linear_model('batch'),
@@ -99,7 +100,7 @@ def _task(entry, **changes):
       'clients_per_round': 2,
       'availability': availability_lib.always(num_clients),
       'client_sizes': sizes,
-      'seed': _federation().seed,
+      'seed': make_federation().seed,
       'public': np.array([[1, 0], [0, 1], [1, 1]], np.float32),
       'validation': types.Examples(np.eye(2, dtype=np.float32), np.array([0, 1], np.int32)),
       **_TASK.get(entry.name, {}),
@@ -114,7 +115,8 @@ class _Built(NamedTuple):
   task: task_lib.Task
 
 
-def _build_anew(name, **changes):
+def build_anew(name, **changes):
+  """Returns an algorithm of the catalog for those clients, and its task, changed by `changes`."""
   entry = catalog.ALGORITHMS[name]
   task = _task(entry, **changes)
   _BUILDING.append(name)
@@ -132,7 +134,7 @@ def _write_ledger(folder, text):
 
 
 # An algorithm has no state: tests share what takes seconds to build.
-_build = functools.cache(_build_anew)
+_build = functools.cache(build_anew)
 
 
 class _Ran(NamedTuple):
@@ -162,7 +164,7 @@ def _ran(name):
 
 def _run(built, folder, copies=None):
   """Runs in `folder`; puts a copy of it as it is after each round into `copies`."""
-  return runs.run(*built, _federation(), folder, copies, _evaluators())
+  return runs.run(*built, make_federation(), folder, copies, _evaluators())
 
 
 @functools.cache
@@ -218,7 +220,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
   def test_is_built_the_same_again(self, name):
     # That these operations, which draw nothing without a seed, give the same again is seen where
     # rounds are repeated and resumed.
-    first, again = _build(name).algorithm, _build_anew(name).algorithm
+    first, again = _build(name).algorithm, build_anew(name).algorithm
     for one, other in zip(first.computations, again.computations, strict=True):
       self.assertEqual(graphs.contents(one.next), graphs.contents(other.next), one.name)
     for one, other in zip(*(tf.nest.flatten(a.init()) for a in (first, again)), strict=True):
@@ -261,7 +263,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
     changed = [
         (labels != examples.y).sum()
         for labels, examples in zip(
-            state.own[algorithm.report.labels], _federation().clients, strict=True
+            state.own[algorithm.report.labels], make_federation().clients, strict=True
         )
     ]
     self.assertGreater(sum(changed), 0)
@@ -272,7 +274,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
     algorithm, task = _build(name)
     ledger_ = runs.open_ledger(algorithm)
     fresh = training.program_state(
-        algorithm.init(), runs.clients_of(algorithm, task, _federation(), ledger_), ledger_
+        algorithm.init(), runs.clients_of(algorithm, task, make_federation(), ledger_), ledger_
     )
     found = _ran(name).state
     tf.nest.assert_same_structure(found, fresh)
@@ -282,7 +284,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
       tf.nest.map_structure(self._assert_alike, last, first)
     self.assertEqual(found.own.keys(), fresh.own.keys())
     for key, states in found.own.items():
-      self.assertLen(states, len(_federation().clients), key)
+      self.assertLen(states, len(make_federation().clients), key)
     tf.nest.map_structure(self._assert_alike, found.own, fresh.own)
     tf.nest.map_structure(self._assert_alike, found.aggregators, fresh.aggregators)
 
@@ -293,7 +295,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
   def test_ledger_is_the_one_that_a_replay_expects(self, name):
     algorithm, task = _build(name)
     entries, declared = _entries(name, _ran(name).folder)
-    replayed = replay.run(algorithm, task, _federation(), declared, ledger.UNSEALED)
+    replayed = replay.run(algorithm, task, make_federation(), declared, ledger.UNSEALED)
     self.assertEqual(replayed.stopped, '')
     different, compared = replay.differences(replayed, entries, algorithm.rounds)
     self.assertEqual(different, '')
@@ -306,7 +308,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
     algorithm, task = _build(name)
     _, declared = _entries(name, _ran(name).folder)
     replayed = replay.run(
-        algorithm, task._replace(sampling='cyclic'), _federation(), declared, ledger.UNSEALED
+        algorithm, task._replace(sampling='cyclic'), make_federation(), declared, ledger.UNSEALED
     )
     everybody, before = np.arange(task.num_clients), np.zeros(task.num_clients, np.int64)
     in_turns = not replayed.stopped
@@ -323,9 +325,9 @@ class ContractTest(federated_test_case.FederatedTestCase):
       return
     chooser = optimizers.OPTIMIZERS['poc']
     base = chooser.build(_task(entry), chooser.params(candidates=3))
-    algorithm, task = _build_anew(name, optimizer=base)
+    algorithm, task = build_anew(name, optimizer=base)
     declared = uplink.to_json(algorithm.fields)
-    replayed = replay.run(algorithm, task, _federation(), declared, ledger.UNSEALED)
+    replayed = replay.run(algorithm, task, make_federation(), declared, ledger.UNSEALED)
     self.assertEqual(replayed.stopped, '')
     for done in replayed.rounds:
       self.assertEqual(done.traffic.clients, task.clients_per_round)
@@ -334,7 +336,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
   def test_judges_all_its_clients(self, name):
     report = _build(name).algorithm.report
     state = _ran(name).state
-    federation = _federation()
+    federation = make_federation()
     if report.labels:
       for labels, examples in zip(state.own[report.labels], federation.clients, strict=True):
         self.assertEqual((labels.shape, labels.dtype), (examples.y.shape, np.int32))
@@ -353,7 +355,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
     entry = catalog.ALGORITHMS[name]
     if entry.stages or entry.plans_rounds:
       return
-    built = _build_anew(name, rounds=2 * _ROUNDS)
+    built = build_anew(name, rounds=2 * _ROUNDS)
     shorter = built.algorithm._replace(ends_after=_ROUNDS)
     state, metrics = _run((shorter, built.task), self.create_tempdir().full_path)
     self.assertEqual(metrics, _ran(name).metrics)
@@ -391,7 +393,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
     built = _build(name)
     # Rounds that belong together are planned ahead, when the algorithm is built.
     if built.algorithm.step_ends:
-      built = _build_anew(name, availability=availability)
+      built = build_anew(name, availability=availability)
     algorithm, task = built.algorithm, built.task._replace(availability=availability)
     trained = []
 
@@ -450,7 +452,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
   def test_secure_aggregation_leaves_no_plain_sum(self, name):
     secure = aggregation.secure_weighted_mean(update_bound=1.0, max_examples=27)
     checked = 0
-    for c in _build_anew(name, aggregation=secure).algorithm.computations:
+    for c in build_anew(name, aggregation=secure).algorithm.computations:
       if not any(field.disclosure.shows_single_clients for field in c.fields):
         tff.test.assert_not_contains_unsecure_aggregation(c.next)
         checked += c.trains

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest
@@ -117,6 +118,27 @@ class RunTest(absltest.TestCase):
     here = self._with_weights([0.0, 0.0], [4.0, -0.75], [-10.5])
     self.assertEqual(gpu.relative_difference(here, there), 0.0625)
     self.assertEqual(gpu.relative_difference(there, there), 0)
+
+  def test_repeated_rounds_are_held_against_each_other(self):
+    asked = []
+
+    def train(name, flags, environment, root):
+      del flags, root  # Unused.
+      asked.append((name, environment))
+      run = self._with_weights([4.0, 1.0 + len(asked) % 2])
+      for file, text in (('metrics', 'train_loss,test_loss\n2,4\n'), ('timing', 'seconds\n3\n')):
+        with open(os.path.join(run.folder, f'{file}.csv'), 'w', encoding='utf-8') as written:
+          written.write(text)
+      return run
+
+    ways = {'': {}, ', slowly': {'SLOW': '1'}}
+    with mock.patch.object(gpu, '_train', train):
+      rows = list(gpu._repeated_rows('cnn', gpu.SIZES['tiny'], ways, ''))
+    self.assertEqual(rows, [
+        ('cnn', '2.5e-01', '0.0e+00', '0.0e+00'), ('cnn, slowly', '2.5e-01', '0.0e+00', '0.0e+00'),
+    ])
+    self.assertLen({name for name, _ in asked}, 4)  # No run is another's.
+    self.assertEqual([e for _, e in asked], [{}, {}, {'SLOW': '1'}, {'SLOW': '1'}])
 
   def test_a_run_that_fails_costs_the_others_nothing(self):
     def fails():

@@ -62,7 +62,8 @@ class AcceleratorTest(battery.Battery, absltest.TestCase):
       self.assertEqual(small(2), 3)
       large(1)
       self.assertEqual(small(3), 4)
-    counts = [int(n) for n in re.findall(r'runtime: operations.*: (\d+) on CPU:0', said.getvalue())]
+    lines = re.findall(r'runtime: operations.*: (.*)', said.getvalue())
+    counts = [sum(map(int, re.findall(r'(\d+) on [CG]PU:0', line))) for line in lines]
     self.assertLen(counts, 2)
     self.assertLess(counts[0], 100)
     self.assertGreaterEqual(counts[1], 200)

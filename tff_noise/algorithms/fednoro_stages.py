@@ -45,7 +45,7 @@ def log_prior(labels: tf.Tensor, num_classes: int, form: types.CrossEntropy) -> 
 
   Of reports in place of labels it is the estimate of the shares of the labels behind them.
   """
-  counts = tf.math.bincount(labels, minlength=num_classes, dtype=tf.float32)
+  counts = tf.reduce_sum(tf.one_hot(labels, num_classes), axis=0)
   shares = tf.math.divide_no_nan(counts, tf.reduce_sum(counts))
   if form.keep_probability < 1:
     other = (1 - form.keep_probability) / (num_classes - 1)

@@ -200,7 +200,7 @@ def filtered_by_class(
     rate: float32 `[]`, eta, from which the classes' rates start.
   """
   num_classes = table.shape[0]
-  n = tf.math.bincount(labels, minlength=num_classes, dtype=tf.float32)
+  n = tf.reduce_sum(tf.one_hot(labels, num_classes), axis=0)
   mean_row = tf.reduce_mean(table, axis=0)
 
   def step(_, progress):
@@ -321,9 +321,9 @@ def client(
       return program.Sent(weight=weight)
     # H's two rows.
     sure, agreed = (
-        tf.math.bincount(
-            tf.boolean_mask(found['bins'], found[name] > 0), minlength=BINS, maxlength=BINS,
-            dtype=tf.int32,
+        # On GPUs bincount is refused where operations have to be deterministic.
+        tf.reduce_sum(
+            tf.one_hot(tf.boolean_mask(found['bins'], found[name] > 0), BINS, dtype=tf.int32), axis=0
         )
         for name in ('counted', 'agreed')
     )

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ def runtime(
     client_error.ClientError: In a computation, if that of a client fails.
   """
   tf.get_logger().setLevel('CRITICAL')
+  take_memory_as_needed()
   server = federating.ServerSide(_Placements().say)
   with concurrent.futures.ThreadPoolExecutor(max_concurrent_clients) as threads:
 
@@ -42,6 +44,15 @@ def runtime(
     )
     with tff.framework.get_context_stack().install(context):
       yield
+
+
+def take_memory_as_needed() -> None:
+  """Keeps TensorFlow from taking all of a GPU's memory, if it has not used the GPU yet.
+
+  By a variable of the environment, which holds for whatever uses a GPU first, a session or not; one
+  that is set already is left.
+  """
+  os.environ.setdefault('TF_FORCE_GPU_ALLOW_GROWTH', 'true')
 
 
 def describe_devices() -> str:

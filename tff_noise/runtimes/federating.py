@@ -80,8 +80,6 @@ class ServerSide:
     """
     self._on_placed = on_placed
     self._config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
-    # Without it, the first session takes all of a GPU's memory.
-    self._config.gpu_options.allow_growth = True
     self._blocks = {}
     self._functions = {}
 

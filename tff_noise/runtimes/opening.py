@@ -25,6 +25,7 @@ def opened(
     workers: `HOST:PORT` of remote workers.
     shows_client_errors: Whether errors say what TensorFlow says, which may hold clients' data.
   """
+  accelerator.take_memory_as_needed()  # In each of them this process may use a GPU for itself.
   if runtime == 'remote':
     return remote.runtime(workers, shows_client_errors=shows_client_errors)
   if runtime == 'accelerator':
