@@ -2,7 +2,9 @@
 
 import contextlib
 import io
+import os
 import re
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -40,6 +42,15 @@ class AcceleratorTest(battery.Battery, absltest.TestCase):
 
     sizes = [1000, 10, 2000, 0, 3000, 7] * 3
     self.assertEqual([int(v) for v in count_all(battery.ints(*sizes))], sizes)
+
+  def test_memory_of_a_gpu_is_taken_as_needed_unless_the_user_says_otherwise(self):
+    name = 'TF_FORCE_GPU_ALLOW_GROWTH'
+    for said, found in ((None, 'true'), ('false', 'false')):
+      with mock.patch.dict(os.environ):
+        os.environ.pop(name, None)
+        os.environ.update({} if said is None else {name: said})
+        with accelerator.runtime(1):
+          self.assertEqual(os.environ[name], found)
 
   def test_says_what_computes(self):
     if not tf.config.list_physical_devices('GPU'):
