@@ -323,7 +323,7 @@ def client(
     sure, agreed = (
         # On GPUs bincount is refused where operations have to be deterministic.
         tf.reduce_sum(
-            tf.one_hot(tf.boolean_mask(found['bins'], found[name] > 0), BINS, dtype=tf.int32), axis=0
+            tf.one_hot(tf.boolean_mask(found['bins'], found[name] > 0), BINS, dtype=tf.int32), 0
         )
         for name in ('counted', 'agreed')
     )
