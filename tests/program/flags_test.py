@@ -290,6 +290,17 @@ class EffectTest(FlagsTestCase):
     file = self._file('--method=elr', '--param=beta=0.9')
     self.assertEqual(self.command_line(file, '--param=weight=0').method_params().beta, 0.9)
 
+  def test_a_flag_that_is_given_twice_is_said(self):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+      config = self.command_line(
+          '--method=fedprox', '--rounds=3', '--param=mu=1', '--rounds=5', '--param=term=norm'
+      )
+    self.assertEqual(config.rounds, 5)
+    self.assertEqual(
+        said.getvalue(), 'flags: --rounds is given 2 times; the last, 5, holds\n'
+    )
+
   def test_what_a_later_file_changes_is_said(self):
     file = self._file('--dataset=digits', '--rounds=7', '--param=weight=0.5')
     said = io.StringIO()

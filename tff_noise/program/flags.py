@@ -280,6 +280,11 @@ def config_of_command_line(
   values, asked_for = parse(argv), parse(own)
   config = config_from(values)
   for name in given(own):
+    if asked_for[name].present > 1 and name not in repeated():
+      print(
+          f'flags: --{name} is given {asked_for[name].present} times; the last, '
+          f'{_as_text(asked_for[name].value)}, holds', file=sys.stderr,
+      )
     asked, taken = (_as_taken(v[name].value) for v in (asked_for, values))
     if asked != taken and not (isinstance(asked, tuple) and set(asked) <= set(taken)):
       print(
