@@ -26,16 +26,16 @@ def run_part(folder: str, part: int, parts: int) -> None:
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   import tensorflow as tf
 
-  from tests.algorithms import contract_test
+  from tests.algorithms import contract_runs
   from tests.program import runs
   from tff_noise.runtimes import accelerator
 
   print(accelerator.describe_devices(), flush=True)
   for name in list(catalog.ALGORITHMS)[part::parts]:
     start = time.monotonic()
-    built = contract_test.build_anew(name)
+    built = contract_runs.build(name)
     with accelerator.runtime(2), tempfile.TemporaryDirectory() as run:
-      state, _ = runs.run(built.algorithm, built.task, contract_test.make_federation(), run)
+      state, _ = runs.run(built.algorithm, built.task, contract_runs.federation(), run)
     leaves = map(np.asarray, tf.nest.flatten((state.state, state.own)))
     np.savez(
         os.path.join(folder, f'{name}.npz'),

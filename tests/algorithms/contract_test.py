@@ -20,15 +20,14 @@ from tensorflow_federated.python.core.impl.computation import computation_impl
 from tests import federated_test_case
 from tests import graphs
 from tests import toy
+from tests.algorithms import contract_runs
 from tests.program import runs
 from tff_noise import types
-from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.algorithms import catalog
 from tff_noise.audit import replay
 from tff_noise.federated import aggregation
 from tff_noise.federated import computation
 from tff_noise.federated import evaluation
-from tff_noise.federated import task as task_lib
 from tff_noise.optimizers import catalog as optimizers
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
@@ -42,85 +41,8 @@ from tff_noise.uplink import uplink
 # One of your own, package.module:ENTRY; without it, all of the catalog.
 _OWN = os.environ.get('METHOD')
 _ALL = (('own', _OWN),) if _OWN else tuple((name, name) for name in catalog.ALGORITHMS)
-_ROUNDS = 3
-# Of an algorithm that has stages, each: two iterations, or two rounds.
-_STAGE_LENGTH = 2
-# Parameters for which everything that an algorithm does happens on four small clients: FedCorr with
-# the paper's split, which always calls some client noisy, so that labels are corrected.
-_PARAMS = {
-    'clipfl': {'keep': 1},
-    'fedcorr': {
-        'split_guard': False, 'confidence': 0.01, 'relabel_ratio': 1.0, 'lid_neighbours': 2,
-    },
-    'fedlsr': {'view': 'training'},  # These clients hold no images.
-}
-# And fields of its task: clients of RHFL collaborate in rounds of three or more.
-_TASK = {'rhfl': {'clients_per_round': 3}}
-
 # And where one of its stages is left out.
 _WITHOUT_A_STAGE = {'clipfl': {'prune': 0.0}}
-
-
-# Algorithms whose loss has looked at the temperature, and those that were built, in order.
-_LOOKED, _BUILDING = set(), []
-
-
-class _WatchedForm(types.CrossEntropy):
-  """Plain cross-entropy, which knows whether a loss has looked at its temperature."""
-
-  @property
-  def temperature(self):
-    _LOOKED.add(_BUILDING[-1])
-    return self[1]
-
-
-def make_federation():
-  """Returns four small clients."""
-  draw = np.random.default_rng(0)
-  # The third holds more than the 20 neighbours of an intrinsic dimension, the second one example.
-  sizes = (4, 1, 27, 3)
-  clients, first = [], 0
-  for n in sizes:
-    x = draw.normal(size=(n, 2)).astype(np.float32)
-    y = draw.integers(0, 2, n).astype(np.int32)
-    clients.append(types.ClientExamples(x, y, np.arange(first, first + n)))
-    first += n
-  return types.Federation(tuple(clients), 2, 3)
-
-
-def _task(entry, **changes):
-  num_clients, sizes = len(make_federation().clients), make_federation().sizes
-  stages = dict.fromkeys(entry.stages, _STAGE_LENGTH)
-  return task_lib.Task(**{
-      'model': toy.linear_model('batch'),
-      'training': types.LocalTraining(2, 3, 0.1, loss=_WatchedForm()),
-      'label_privacy': task_lib.LabelPrivacy('1.0', 'shrinkage'),
-      'rounds': _ROUNDS + num_clients * sum(stages.values()),
-      'stages': stages,
-      'clients_per_round': 2,
-      'availability': availability_lib.always(num_clients),
-      'client_sizes': sizes,
-      'seed': make_federation().seed,
-      'public': np.array([[1, 0], [0, 1], [1, 1]], np.float32),
-      'validation': types.Examples(np.eye(2, dtype=np.float32), np.array([0, 1], np.int32)),
-      **_TASK.get(entry.name, {}),
-      **changes,
-  })
-
-
-class _Built(NamedTuple):
-  """An algorithm, and the task it was built from."""
-
-  algorithm: algorithm_lib.Algorithm
-  task: task_lib.Task
-
-
-def build_anew(name, **changes):
-  """Returns an algorithm of the catalog for those clients, and its task, changed by `changes`."""
-  entry = catalog.ALGORITHMS[name]
-  task = _task(entry, **changes)
-  _BUILDING.append(name)
-  return _Built(entry.build(task, entry.params(**_PARAMS.get(name, {}))), task)
 
 
 def _ledger_file(folder):
@@ -134,7 +56,7 @@ def _write_ledger(folder, text):
 
 
 # An algorithm has no state: tests share what takes seconds to build.
-_build = functools.cache(build_anew)
+_build = functools.cache(contract_runs.build)
 
 
 class _Ran(NamedTuple):
@@ -164,7 +86,7 @@ def _ran(name):
 
 def _run(built, folder, copies=None):
   """Runs in `folder`; puts a copy of it as it is after each round into `copies`."""
-  return runs.run(*built, make_federation(), folder, copies, _evaluators())
+  return runs.run(*built, contract_runs.federation(), folder, copies, _evaluators())
 
 
 @functools.cache
@@ -207,7 +129,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
   def test_losses_know_smoothing_temperature_and_flips_of_the_flags(self, name):
     _build(name)
     # Or --temperature, --label_smoothing and private labels would be wrong without a word.
-    self.assertIn(name, _LOOKED, 'its loss does not take `task.training.loss`')
+    self.assertIn(name, contract_runs.LOOKED, 'its loss does not take `task.training.loss`')
 
   @parameterized.named_parameters(*_ALL)
   def test_trains_finite(self, name):
@@ -220,7 +142,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
   def test_is_built_the_same_again(self, name):
     # That these operations, which draw nothing without a seed, give the same again is seen where
     # rounds are repeated and resumed.
-    first, again = _build(name).algorithm, build_anew(name).algorithm
+    first, again = _build(name).algorithm, contract_runs.build(name).algorithm
     for one, other in zip(first.computations, again.computations, strict=True):
       self.assertEqual(graphs.contents(one.next), graphs.contents(other.next), one.name)
     for one, other in zip(*(tf.nest.flatten(a.init()) for a in (first, again)), strict=True):
@@ -263,7 +185,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
     changed = [
         (labels != examples.y).sum()
         for labels, examples in zip(
-            state.own[algorithm.report.labels], make_federation().clients, strict=True
+            state.own[algorithm.report.labels], contract_runs.federation().clients, strict=True
         )
     ]
     self.assertGreater(sum(changed), 0)
@@ -274,7 +196,8 @@ class ContractTest(federated_test_case.FederatedTestCase):
     algorithm, task = _build(name)
     ledger_ = runs.open_ledger(algorithm)
     fresh = training.program_state(
-        algorithm.init(), runs.clients_of(algorithm, task, make_federation(), ledger_), ledger_
+        algorithm.init(), runs.clients_of(algorithm, task, contract_runs.federation(), ledger_),
+        ledger_,
     )
     found = _ran(name).state
     tf.nest.assert_same_structure(found, fresh)
@@ -284,7 +207,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
       tf.nest.map_structure(self._assert_alike, last, first)
     self.assertEqual(found.own.keys(), fresh.own.keys())
     for key, states in found.own.items():
-      self.assertLen(states, len(make_federation().clients), key)
+      self.assertLen(states, len(contract_runs.federation().clients), key)
     tf.nest.map_structure(self._assert_alike, found.own, fresh.own)
     tf.nest.map_structure(self._assert_alike, found.aggregators, fresh.aggregators)
 
@@ -295,7 +218,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
   def test_ledger_is_the_one_that_a_replay_expects(self, name):
     algorithm, task = _build(name)
     entries, declared = _entries(name, _ran(name).folder)
-    replayed = replay.run(algorithm, task, make_federation(), declared, ledger.UNSEALED)
+    replayed = replay.run(algorithm, task, contract_runs.federation(), declared, ledger.UNSEALED)
     self.assertEqual(replayed.stopped, '')
     different, compared = replay.differences(replayed, entries, algorithm.rounds)
     self.assertEqual(different, '')
@@ -308,7 +231,8 @@ class ContractTest(federated_test_case.FederatedTestCase):
     algorithm, task = _build(name)
     _, declared = _entries(name, _ran(name).folder)
     replayed = replay.run(
-        algorithm, task._replace(sampling='cyclic'), make_federation(), declared, ledger.UNSEALED
+        algorithm, task._replace(sampling='cyclic'), contract_runs.federation(), declared,
+        ledger.UNSEALED,
     )
     everybody, before = np.arange(task.num_clients), np.zeros(task.num_clients, np.int64)
     in_turns = not replayed.stopped
@@ -324,10 +248,10 @@ class ContractTest(federated_test_case.FederatedTestCase):
     if not entry.takes_base or entry.chooses_clients:
       return
     chooser = optimizers.OPTIMIZERS['poc']
-    base = chooser.build(_task(entry), chooser.params(candidates=3))
-    algorithm, task = build_anew(name, optimizer=base)
+    base = chooser.build(contract_runs.task(entry), chooser.params(candidates=3))
+    algorithm, task = contract_runs.build(name, optimizer=base)
     declared = uplink.to_json(algorithm.fields)
-    replayed = replay.run(algorithm, task, make_federation(), declared, ledger.UNSEALED)
+    replayed = replay.run(algorithm, task, contract_runs.federation(), declared, ledger.UNSEALED)
     self.assertEqual(replayed.stopped, '')
     for done in replayed.rounds:
       self.assertEqual(done.traffic.clients, task.clients_per_round)
@@ -336,7 +260,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
   def test_judges_all_its_clients(self, name):
     report = _build(name).algorithm.report
     state = _ran(name).state
-    federation = make_federation()
+    federation = contract_runs.federation()
     if report.labels:
       for labels, examples in zip(state.own[report.labels], federation.clients, strict=True):
         self.assertEqual((labels.shape, labels.dtype), (examples.y.shape, np.int32))
@@ -355,8 +279,8 @@ class ContractTest(federated_test_case.FederatedTestCase):
     entry = catalog.ALGORITHMS[name]
     if entry.stages or entry.plans_rounds:
       return
-    built = build_anew(name, rounds=2 * _ROUNDS)
-    shorter = built.algorithm._replace(ends_after=_ROUNDS)
+    built = contract_runs.build(name, rounds=2 * contract_runs.ROUNDS)
+    shorter = built.algorithm._replace(ends_after=contract_runs.ROUNDS)
     state, metrics = _run((shorter, built.task), self.create_tempdir().full_path)
     self.assertEqual(metrics, _ran(name).metrics)
     self._assert_same(state, _ran(name).state)
@@ -377,9 +301,9 @@ class ContractTest(federated_test_case.FederatedTestCase):
           mock.patch.object(computation, function, lambda name, *args, **more: made[name])
       )
     for skipped in entry.stages:
-      task = _task(entry)
+      task = contract_runs.task(entry)
       task = task._replace(stages={**task.stages, skipped: 0})
-      params = {**_PARAMS.get(name, {}), **_WITHOUT_A_STAGE.get(name, {})}
+      params = {**contract_runs.PARAMS.get(name, {}), **_WITHOUT_A_STAGE.get(name, {})}
       rounds = dict(entry.build(task, entry.params(**params)).stages)
       self.assertEqual(rounds.pop(skipped), 0)
       self.assertGreater(min(rounds.values()), 0)
@@ -393,7 +317,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
     built = _build(name)
     # Rounds that belong together are planned ahead, when the algorithm is built.
     if built.algorithm.step_ends:
-      built = build_anew(name, availability=availability)
+      built = contract_runs.build(name, availability=availability)
     algorithm, task = built.algorithm, built.task._replace(availability=availability)
     trained = []
 
@@ -452,7 +376,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
   def test_secure_aggregation_leaves_no_plain_sum(self, name):
     secure = aggregation.secure_weighted_mean(update_bound=1.0, max_examples=27)
     checked = 0
-    for c in build_anew(name, aggregation=secure).algorithm.computations:
+    for c in contract_runs.build(name, aggregation=secure).algorithm.computations:
       if not any(field.disclosure.shows_single_clients for field in c.fields):
         tff.test.assert_not_contains_unsecure_aggregation(c.next)
         checked += c.trains
