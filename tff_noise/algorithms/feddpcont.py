@@ -53,7 +53,7 @@ def client(p: _Params, training: types.LocalTraining, num_classes: int) -> progr
   def draw(epoch):
     # y' ~ p_hat, fresh for every example and epoch. 1e-30 keeps log(0) out and is never drawn.
     log_prior = tf.math.log(epoch.client.received['label_prior'] + 1e-30)
-    # TensorFlow's kernel for GPUs draws other numbers from the same seed.
+    # TensorFlow's kernel for GPUs draws others from the same seed (its issues 58445 and 58450).
     with tf.device('/CPU:0'):
       drawn = tf.random.stateless_categorical(
           log_prior[tf.newaxis], epoch.num_examples, epoch.seed, dtype=tf.int32
