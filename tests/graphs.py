@@ -9,14 +9,24 @@ from tff_noise.uplink import operations
 
 def contents(computation: tff.Computation) -> list[list[list[tuple[str, bytes]]]]:
   """Returns of each graph, and of each function in it, its operations and their constants."""
+  # Functions have numbers in their names, and are in the order of these.
+  return [sorted(map(_operations, functions)) for functions in _nodes(computation)]
+
+
+def devices(computation: tff.Computation, operation: str) -> set[str]:
+  """Returns where the graphs want the operations of this name to run; '' for anywhere."""
+  return {
+      node.device for functions in _nodes(computation) for nodes in functions for node in nodes
+      if node.op == operation
+  }
+
+
+def _nodes(computation):
+  """Of each graph, the operations of itself and of each function in it."""
   proto = computation_impl.ConcreteComputation.get_proto(computation)
-  found = []
   for local, _ in operations.local_computations(proto):
     graph = serialization_utils.unpack_graph_def(local.tensorflow.graph_def)
-    functions = [function.node_def for function in graph.library.function]
-    # Functions have numbers in their names, and are in the order of these.
-    found.append(sorted(map(_operations, [graph.node, *functions])))
-  return found
+    yield [graph.node, *(function.node_def for function in graph.library.function)]
 
 
 def _operations(nodes):

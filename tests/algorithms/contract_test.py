@@ -149,6 +149,13 @@ class ContractTest(federated_test_case.FederatedTestCase):
       np.testing.assert_array_equal(one, other)
 
   @parameterized.named_parameters(*_ALL)
+  def test_draws_the_same_on_a_gpu(self, name):
+    # TensorFlow's kernel of this one for GPUs gives other numbers from the same seed.
+    for computation_ in _build(name).algorithm.computations:
+      found = graphs.devices(computation_.next, 'StatelessMultinomial')
+      self.assertLessEqual(found, {'/device:CPU:0'}, computation_.name)
+
+  @parameterized.named_parameters(*_ALL)
   def test_resumes_anywhere_to_the_same_numbers(self, name):
     # Also in the middle of an iteration over all clients, right after labels were corrected, and
     # right after a change of stage.
