@@ -37,6 +37,8 @@ class TrainedRun(NamedTuple):
     Raises:
       types.UsageError: Where there is not one Keras model, see `models/` in `path`.
     """
+    # Where it is loaded here for the first time it prints pages about hardware that is not there.
+    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
     import tensorflow as tf
 
     file = self.file('models/final.keras')
