@@ -1,16 +1,19 @@
 """A data set of the Hugging Face hub as a file for --dataset=npz.
 
-  pip install datasets
-  python -m docs.examples.hugging_face ylecun/mnist mnist.npz
+  python3 -m venv hub && hub/bin/pip install datasets pillow absl-py
+  hub/bin/python -m docs.examples.hugging_face ylecun/mnist mnist.npz [IMAGE LABEL]
   python -m bin.train --dataset=npz --data_dir=mnist.npz --model=cnn
 
-The hub is not reached by tests: they run `write` on a stand-in.
+In an environment of its own, as `datasets` wants a newer NumPy than TensorFlow Federated does.
+IMAGE and LABEL are names of columns, if they are not `image` and `label`. The hub is not reached by
+tests: they run `write` on a stand-in.
 """
 
 import sys
 
 import numpy as np
 
+from tff_noise import types
 from tff_noise.data import adapters
 
 
@@ -22,8 +25,19 @@ def write(dataset, path, image='image', label='label'):
     path: The file.
     image: Name of the images' column.
     label: Name of the labels' column, a `datasets.ClassLabel`.
+
+  Raises:
+    types.UsageError: If it has not these splits and columns.
   """
-  names = dataset['train'].features[label].names
+  _require('split', ('train', 'test'), dataset)
+  features = dataset['train'].features
+  _require('column', (image, label), features)
+  names = getattr(features[label], 'names', None)
+  if names is None:
+    raise types.UsageError(
+        f'the column {label} has no class names: make it one of classes by '
+        f'dataset.class_encode_column({label!r})'
+    )
   train, test = (
       [(np.asarray(example[image]), example[label]) for example in dataset[split]]
       for split in ('train', 'test')
@@ -31,17 +45,32 @@ def write(dataset, path, image='image', label='label'):
   adapters.write_npz(path, [train], test=test, class_names=names)
 
 
+def _require(kind, names, found):
+  missing = [name for name in names if name not in found]
+  if missing:
+    raise types.UsageError(f'it has no {kind} {" and ".join(missing)}; it has {", ".join(found)}')
+
+
 def main():
-  """Loads a data set by its name on the hub, and writes it."""
+  """Loads a data set by its name on the hub, and writes it; returns the exit status."""
+  if len(sys.argv) not in (3, 5):
+    print('hugging_face: give the name of a data set and of the file, and both columns or none, '
+          'as in its docstring', file=sys.stderr)
+    return 2
   try:
     import datasets
-  except ImportError:
-    sys.exit('hugging_face: it needs the package datasets: pip install datasets')
-  if len(sys.argv) != 3:
-    sys.exit('hugging_face: give the name of a data set and of the file, as in its docstring')
-  name, path = sys.argv[1:]
-  write(datasets.load_dataset(name), path)
+  except ImportError as error:
+    print(f'hugging_face: the package datasets cannot be loaded ({error}): see the docstring for '
+          'an environment of its own', file=sys.stderr)
+    return 2
+  name, path, *columns = sys.argv[1:]
+  try:
+    write(datasets.load_dataset(name), path, *columns)
+  except (types.UsageError, OSError, ValueError) as error:  # The hub's are of these two.
+    print(f'hugging_face: {name}: {error}', file=sys.stderr)
+    return 2
+  return 0
 
 
 if __name__ == '__main__':
-  main()
+  sys.exit(main())

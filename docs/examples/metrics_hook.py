@@ -21,6 +21,7 @@ again for a round that is run again. What it raises ends the run, which the same
 """
 
 import json
+import math
 import os
 
 
@@ -30,7 +31,11 @@ def json_lines(run_dir, flags):
   path = os.path.join(run_dir, 'metrics.jsonl')
 
   def write(metrics, round_num):
-    row = {k: v if isinstance(v, str) else float(v) for k, v in metrics.items()}
+    # JSON knows no NaN, which is what was not measured in this round.
+    row = {
+        k: v if isinstance(v, str) else float(v) for k, v in metrics.items()
+        if isinstance(v, str) or math.isfinite(v)
+    }
     with open(path, 'a', encoding='utf-8') as file:
       file.write(json.dumps({'round': round_num, **row}) + '\n')
 

@@ -70,7 +70,9 @@ class ClaimsTest(absltest.TestCase):
 
   def test_hugging_face(self):
     class Split(list):
-      features = {'label': types_lib.SimpleNamespace(names=['cat', 'dog'])}  # noqa: RUF012
+      features = {  # noqa: RUF012
+          'image': None, 'label': types_lib.SimpleNamespace(names=['cat', 'dog']), 'id': None,
+      }
 
     examples = Split({'image': Image.new('L', (4, 3), i), 'label': i % 2} for i in range(6))
     path = os.path.join(self.create_tempdir().full_path, 'data.npz')
@@ -79,6 +81,13 @@ class ClaimsTest(absltest.TestCase):
     self.assertEqual(dataset.class_names, ('cat', 'dog'))
     self.assertEqual(dataset.train_x.shape, (6, 3, 4, 1))
     self.assertEqual(dataset.test_y.tolist(), [0, 1])
+    for data, columns, message in (
+        ({'train': examples}, (), 'has no split test; it has train'),
+        ({'train': examples, 'test': examples}, ('img',), 'has no column img; it has image, label'),
+        ({'train': examples, 'test': examples}, ('image', 'id'), 'class_encode_column.*id'),
+    ):
+      with self.assertRaisesRegex(types.UsageError, message):
+        hugging_face.write(data, path, *columns)
 
   def test_native_context_refuses_secure_sums(self):
     communicate, _ = label_histogram.build_label_histogram(

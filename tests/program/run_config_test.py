@@ -97,7 +97,10 @@ _NAN, _INF = float('nan'), float('inf')
 
 # For each flag with a range: values outside it, and what the message says of the range.
 _INVALID = {
-    'method': (['', 'sgd', 'FedAvg'], 'one of ' + ', '.join(catalog.ALGORITHMS)),
+    'method': (
+        ['', 'sgd', 'FedAvg'],
+        'one of ' + ', '.join(catalog.ALGORITHMS) + '; or package.module:METHOD of your own',
+    ),
     'base': (['sgd', 'clipfl'], 'one of ' + ', '.join(optimizers.OPTIMIZERS)),
     'dataset': (
         ['', 'mnist'],
@@ -118,11 +121,19 @@ _INVALID = {
         'client_uniform, client_symmetric',
     ),
     'noise_semantics': (['code', ''], 'paper or reference'),
-    'model': (['resnet', ''], 'one of mlp, cnn, resnet18, resnet34, resnet50, vit_tiny'),
+    'model': (
+        ['resnet', ''],
+        'one of mlp, cnn, resnet18, resnet34, resnet50, vit_tiny; or package.module:function of '
+        'your own',
+    ),
     'norm': (['layer', ''], 'one of group, batch'),
     'augmentation': (['mixup', ''], 'one of none, crop_flip'),
     'temperature_reading': (['multiply', ''], 'one of divide, rescale'),
-    'aggregation': (['median'], 'one of mean, secure_sum'),
+    'aggregation': (
+        ['median'],
+        "one of mean, secure_sum; or package.module:function of your own or of TFF's, "
+        'tensorflow_federated.python.learning:robust_aggregator for one',
+    ),
     'label_prior': (['bayes'], 'one of shrinkage, projected, inverse, none, uniform'),
     'training_labels': (['', 'public'], 'one of local, private'),
     'log_level': (['', 'warning'], 'one of quiet, info, debug'),

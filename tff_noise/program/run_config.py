@@ -30,6 +30,15 @@ LOG_LEVELS = ('quiet', 'info', 'debug')
 AUGMENTATIONS = ('none', 'crop_flip')
 TEMPERATURE_READINGS = ('divide', 'rescale')
 AGGREGATIONS = ('mean', 'secure_sum')
+# What else they may be.
+_OWN = {
+    'method': '; or package.module:METHOD of your own',
+    'model': '; or package.module:function of your own',
+    'aggregation': (
+        "; or package.module:function of your own or of TFF's, "
+        'tensorflow_federated.python.learning:robust_aggregator for one'
+    ),
+}
 RUNTIMES = ('local', 'remote', 'accelerator')
 TRAINING_LABELS = ('local', 'private')
 CLIENT_SAMPLINGS = ('fixed', 'poisson', 'cyclic')
@@ -147,7 +156,8 @@ class RunConfig:
         ('runtime', RUNTIMES),
         ('log_level', LOG_LEVELS),
     ):
-      self._require(name, getattr(self, name) in allowed, 'one of ' + ', '.join(allowed))
+      own = _OWN.get(name, '')
+      self._require(name, getattr(self, name) in allowed, 'one of ' + ', '.join(allowed) + own)
     for name in ('clients', 'clients_per_round', 'rounds', 'local_epochs', 'batch_size',
                  'max_concurrent_clients', 'eval_every', 'checkpoint_every', 'public_examples'):
       self._require(name, getattr(self, name) >= 1, 'at least 1')
