@@ -655,28 +655,33 @@ def _draw_rates(axes, rates, kinds, edges):
   width = edges[1]
   x = np.concatenate([[-2 * width], edges[:-1]])
   bottom = np.zeros(len(x), np.int64)
+  at_zero = {}
   for kind, mask in kinds.items():
     known = rates[mask & np.isfinite(rates)].round(9)  # Means differ in the last bits.
     zero = known == 0
     heights = np.concatenate([[zero.sum()], np.histogram(known[~zero], edges)[0]])
     axes.bar(x, heights, width, bottom, align='edge', **_KINDS[kind])
     bottom += heights
+    at_zero[kind] = int(heights[0])
   if not bottom.any():
     axes.text(0.5, 0.5, 'unknown for all clients', transform=axes.transAxes, ha='center',
               color=style.FAINT)
     axes.yaxis.set_major_locator(ticker.NullLocator())
-  _show_zero(axes, bottom, x[0] + width / 2)
+  _show_zero(axes, bottom, x[0] + width / 2, at_zero)
 
 
-def _show_zero(axes, heights, x):
+def _show_zero(axes, heights, x, kinds):
   """Prints the number of clients of rate 0, and cuts their bar where it would flatten the rest."""
   zero, most = int(heights[0]), int(heights[1:].max(initial=0))
   cut = most and zero > max(4 * most, 30)
   top = max(1.18 * (2 * most if cut else max(zero, most)), 1)
   axes.set_ylim(0, top)
   if zero:
+    text = f'{zero:,}\n(bar cut)' if cut else f'{zero:,}'
+    if cut and max(kinds.values()) < zero:  # What of it is above the cut is not seen.
+      text += ''.join(f'\n{n:,} {k.split()[0]}' for k, n in kinds.items() if n)
     axes.annotate(
-        f'{zero:,}\n(bar cut)' if cut else f'{zero:,}', (x, 0.97 * top if cut else zero), (0, 2),
+        text, (x, 0.97 * top if cut else zero), (0, 2),
         textcoords='offset points', ha='center', va='top' if cut else 'bottom', fontsize=8,
         bbox={'facecolor': 'white', 'edgecolor': 'none', 'pad': 1} if cut else None,
     )
