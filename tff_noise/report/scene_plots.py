@@ -486,7 +486,8 @@ def _client_axis(axis, counts, clients):
     return
   axis.set_ticks(ticks, [f'{size:,}' for size in sizes[ticks]])
   axis.set_label_text(
-      f'examples of the client ({len(clients)} of {len(counts):,} clients, evenly spaced by size)'
+      f'examples of the client ({len(clients)} of {len(counts):,} clients, evenly spaced by size; '
+      f'the largest has {counts.sum(axis=1).max():,})'
   )
 
 
