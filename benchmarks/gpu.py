@@ -304,7 +304,7 @@ def _one_round(name, model, sizes, environment, root):
 
 
 def _differences(here, there):
-  """Cells of the second table: by how much two runs of one round differ."""
+  """Cells of the second table and the third: by how much two runs of one round differ."""
   (ours,), (theirs,) = here.rows(), there.rows()
   losses = (
       abs(float(ours[loss]) / float(theirs[loss]) - 1) for loss in ('train_loss', 'test_loss')
@@ -350,7 +350,7 @@ def _print_table(header, rows_by_name):
 
 
 def _measure(sizes, root):
-  """Prints what computes, and both tables; returns whether all of it ran."""
+  """Prints what computes, and the tables; returns whether all of it ran."""
   _make_images(os.path.join(root, 'images.npz'), sizes)
   devices = _devices()
   print(f'{devices}\n', flush=True)
@@ -366,7 +366,7 @@ def _measure(sizes, root):
     return _print_table((title, *compared), by_model)
 
   if devices.startswith('no GPU'):
-    return ran and table('one round, against the CPU', _parity_rows, {'': {}})
+    return table('one round, against the CPU', _parity_rows, {'': {}}) and ran
   # By default NVIDIA's libraries keep 10 bits of the factors of products, from Ampere on.
   exact = {'': {}, ', without TF32': {'NVIDIA_TF32_OVERRIDE': '0'}}
   # And sum in whatever order their threads come.

@@ -10,38 +10,50 @@ numbers are held against themselves. Takes three minutes on 16 cores.
 """
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
-import time
+import traceback
 
 import numpy as np
 
+from tff_noise import child
 from tff_noise.algorithms import catalog
 
 
 def run_part(folder: str, part: int, parts: int) -> None:
-  """Trains every `parts`-th method from the `part`-th on; writes its last state to NAME.npz."""
+  """Trains every `parts`-th method from the `part`-th on; writes its last state to NAME.npz.
+
+  One that fails leaves its traceback and no file, and costs the others nothing.
+  """
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  from tff_noise.runtimes import accelerator
+
+  print(accelerator.describe_devices(), file=sys.stderr)
+  for name in list(catalog.ALGORITHMS)[part::parts]:
+    try:
+      leaves = _last_state(name)
+    except Exception:  # pylint: disable=broad-exception-caught
+      traceback.print_exc()
+      continue
+    np.savez(os.path.join(folder, f'{name}.npz'), *leaves)
+
+
+def _last_state(name):
+  """Returns the arrays of the last state of a method's run."""
   import tensorflow as tf
 
   from tests.algorithms import contract_runs
   from tests.program import runs
   from tff_noise.runtimes import accelerator
 
-  print(accelerator.describe_devices(), flush=True)
-  for name in list(catalog.ALGORITHMS)[part::parts]:
-    start = time.monotonic()
-    built = contract_runs.build(name)
-    with accelerator.runtime(2), tempfile.TemporaryDirectory() as run:
-      state, _ = runs.run(built.algorithm, built.task, contract_runs.federation(), run)
-    leaves = map(np.asarray, tf.nest.flatten((state.state, state.own)))
-    np.savez(
-        os.path.join(folder, f'{name}.npz'),
-        *(x.astype(bytes) if x.dtype.kind == 'O' else x for x in leaves),
-    )
-    print(f'{name}: {time.monotonic() - start:.1f} s', flush=True)
+  built = contract_runs.build(name)
+  with accelerator.runtime(2), tempfile.TemporaryDirectory() as run:
+    state, _ = runs.run(built.algorithm, built.task, contract_runs.federation(), run)
+  leaves = map(np.asarray, tf.nest.flatten((state.state, state.own)))
+  return [x.astype(bytes) if x.dtype.kind == 'O' else x for x in leaves]
 
 
 def difference(here: str, there: str) -> tuple[float, bool]:
@@ -52,18 +64,21 @@ def difference(here: str, there: str) -> tuple[float, bool]:
     there: Of the other, whose numbers differences are measured by.
 
   Returns:
-    The largest relative difference of floats, and whether everything else is equal.
+    The largest relative difference of floats, infinite where one alone is a number, and whether
+    everything else is equal.
   """
   worst, equal = 0.0, True
   with np.load(here) as ours, np.load(there) as theirs:
     for name in theirs.files:
       a, b = ours[name], theirs[name]
-      if a.shape != b.shape:
-        worst = np.inf
-      elif b.dtype.kind != 'f':
+      if b.dtype.kind != 'f':
         equal = equal and np.array_equal(a, b)
-      elif np.any(a != b):
-        worst = max(worst, float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)))
+      elif a.shape != b.shape or np.any(np.isfinite(a) != np.isfinite(b)):
+        worst = np.inf
+      else:
+        a, b = a[np.isfinite(a)], b[np.isfinite(b)]
+        if np.any(a != b):
+          worst = max(worst, float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)))
   return worst, equal
 
 
@@ -72,7 +87,10 @@ def _start(folder, part, parts, environment):
       sys.executable, '-m', 'benchmarks.gpu_methods', f'--folder={folder}', f'--part={part}',
       f'--processes={parts}',
   ]
-  return subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL)
+  return child.start(
+      command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+      stdout=subprocess.DEVNULL,
+  )
 
 
 def main() -> int:
@@ -88,7 +106,7 @@ def main() -> int:
   if values.folder:
     run_part(values.folder, values.part, values.processes)
     return 0
-  with tempfile.TemporaryDirectory() as root:
+  with child.terminable(), tempfile.TemporaryDirectory() as root, contextlib.ExitStack() as stack:
     environments = {'gpu': {}, 'cpu': {'CUDA_VISIBLE_DEVICES': '-1'}}
     for name in environments:
       os.mkdir(os.path.join(root, name))
@@ -96,6 +114,8 @@ def main() -> int:
         _start(os.path.join(root, name), part, values.processes, environment)
         for part in range(values.processes) for name, environment in environments.items()
     ]
+    for process in processes:
+      stack.callback(child.stop, process)
     for process in processes:
       process.wait()
     print('| method | floats | the rest |\n| --- | --- | --- |')

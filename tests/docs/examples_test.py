@@ -18,6 +18,7 @@ from PIL import Image
 from docs.examples import client_state
 from docs.examples import digits
 from docs.examples import hugging_face
+from docs.examples import metrics_hook
 from docs.examples import own_context
 from docs.examples import run_training_process
 from docs.examples import train_model
@@ -88,6 +89,15 @@ class ClaimsTest(absltest.TestCase):
     ):
       with self.assertRaisesRegex(types.UsageError, message):
         hugging_face.write(data, path, *columns)
+
+  def test_json_has_no_nan_where_nothing_was_measured(self):
+    folder = self.create_tempdir().full_path
+    write = metrics_hook.json_lines(folder, {})
+    write({'stage': 'train', 'test_accuracy': float('nan'), 'train_loss': np.float32(0.5)}, 3)
+    self.assertEqual(
+        pathlib.Path(folder, 'metrics.jsonl').read_text(),
+        '{"round": 3, "stage": "train", "train_loss": 0.5}\n',
+    )
 
   def test_native_context_refuses_secure_sums(self):
     communicate, _ = label_histogram.build_label_histogram(

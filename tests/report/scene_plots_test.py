@@ -351,6 +351,13 @@ class NoiseHistogramTest(parameterized.TestCase):
     self.assertEqual([t.get_text() for t in realised.texts], ['2'])
     self.assertContainsSubset(['clean clients: 1', 'noisy clients: 3'], _texts(figure))
 
+  @parameterized.parameters((3, '43\n(bar cut)\n40 clean\n3 noisy'), (0, '40\n(bar cut)'))
+  def test_who_is_in_a_bar_that_is_cut(self, lucky, expected):
+    nominal = np.repeat([0, 0.4], [40, 5 + lucky])
+    realised = np.concatenate([np.zeros(40 + lucky), np.linspace(0.1, 0.5, 5)])
+    _, axes = scene_plots.noise_histogram(realised, nominal).axes
+    self.assertEqual([t.get_text() for t in axes.texts], [expected])
+
   @parameterized.parameters(0.001, 0.07, 0.1, 0.2, 0.3, 0.45, 0.6, 0.999, 1.0)
   def test_every_client_is_in_one_bin(self, top):
     rates = np.concatenate([[0, 0], np.linspace(0, top, 41), np.arange(0, top, 0.05)])
