@@ -1,7 +1,13 @@
-"""The command line, in real processes: results, resume after SIGKILL, signals, mistakes."""
+"""The command line: results, resume after SIGKILL, signals, mistakes.
 
+What dies, or must not load TensorFlow, is a process of its own. The rest calls the program's main
+here: to load TensorFlow again takes longer than what is tested.
+"""
+
+import contextlib
 import csv
 import functools
+import io
 import json
 import os
 import shutil
@@ -18,15 +24,13 @@ from absl.testing import absltest
 from absl.testing import parameterized
 from PIL import Image
 
-from tff_noise import types
+from bin import train
 from tff_noise.data import noise
 from tff_noise.data import partition
 from tff_noise.data import scene as scene_lib
 from tff_noise.data import sources
 from tff_noise.models import architectures
 from tff_noise.program import code_version
-from tff_noise.program import flags
-from tff_noise.program import run
 
 # As a user's: importing TensorFlow here has set variables of its own.
 _ENVIRON = {k: v for k, v in os.environ.items() if not k.startswith('TF_')}
@@ -50,6 +54,16 @@ def _run(*arguments, **changes):
   process = _start(*arguments, **changes)
   out, err = process.communicate(timeout=_WAIT_SECONDS)
   return process.returncode, out, err
+
+
+def _run_here(*arguments):
+  """What `_run` returns, without a process."""
+  with (
+      contextlib.redirect_stdout(io.StringIO()) as out,
+      contextlib.redirect_stderr(io.StringIO()) as err,
+  ):
+    status = train.main(['train', *arguments])
+  return status, out.getvalue(), err.getvalue()
 
 
 def _read(path):
@@ -80,9 +94,14 @@ class RunTest(absltest.TestCase):
     self.root = self.create_tempdir().full_path
 
   def _train(self, *arguments):
-    status, out, err = _run(f'--root_dir={self.root}', *_SMALL, *arguments)
+    status, out, err = _run_here(f'--root_dir={self.root}', *_SMALL, *arguments)
     self.assertEqual(status, 0, err)
     return out
+
+  def _refused(self, *arguments):
+    status, _, err = _run_here(f'--root_dir={self.root}', *_SMALL, '--run_name=a', *arguments)
+    self.assertEqual(status, 2)
+    return err
 
   def _path(self, *names):
     return os.path.join(self.root, *names)
@@ -120,7 +139,8 @@ class RunTest(absltest.TestCase):
   def test_killed_again_and_again_it_ends_as_if_never_killed(self):
     self._finished()
     killed = 0
-    for rounds_before in (1, 3, 5):
+    # Before the first checkpoint, and after what was continued has made its second.
+    for rounds_before in (1, 5):
       process = _start(f'--root_dir={self.root}', *_SMALL, '--run_name=killed')
       # Kills as soon as that many rounds are in the file, wherever the program is by then.
       metrics = self._path('killed', 'metrics.csv')
@@ -131,6 +151,7 @@ class RunTest(absltest.TestCase):
           break
       process.communicate(timeout=_WAIT_SECONDS)
     self.assertGreater(killed, 0)
+    # The whole run was another process, this is a third: same seed, same result.
     self._train('--run_name=killed')
     self.assertEqual(
         _read(self._path('a', 'metrics.csv')), _read(self._path('killed', 'metrics.csv'))
@@ -140,33 +161,25 @@ class RunTest(absltest.TestCase):
         _read(self._path('a', 'clients.csv')), _read(self._path('killed', 'clients.csv'))
     )
 
-  def test_same_seed_same_result_other_seed_other_scene_flips_and_batches(self):
-    for name, seed in (('a', 1), ('b', 1), ('c', 2)):
-      self._train(f'--run_name={name}', f'--seed={seed}', '--max_concurrent_clients=1')
-    self.assertEqual(_read(self._path('a', 'metrics.csv')), _read(self._path('b', 'metrics.csv')))
-    self.assertEqual(_final_state(self._path('a')), _final_state(self._path('b')))
-    scenes = {
-        name: np.load(self._path(name, 'scene.npz')) for name in ('a', 'b', 'c')
-    }
-    for field in ('client_of', 'noisy_label'):
-      np.testing.assert_array_equal(scenes['a'][field], scenes['b'][field])
-      self.assertTrue((scenes['a'][field] != scenes['c'][field]).any())
-    # With the scene of another seed, only flips, batches and initial weights are left to differ.
+  def test_other_seed_other_scene_flips_and_batches(self):
+    self._finished()
     scene = self._path('a', 'scene.npz')
-    status, _, err = _run(
-        f'--root_dir={self.root}', '--run_name=d', '--seed=2', '--rounds=2',
+    # With the scene of another seed, only flips, batches and initial weights are left to differ.
+    self._train('--run_name=b', '--seed=2', '--rounds=2')
+    status, _, err = _run_here(
+        f'--root_dir={self.root}', '--run_name=c', '--seed=2', '--rounds=2',
         '--clients_per_round=3', f'--scene={scene}',
     )
     self.assertEqual(status, 0, err)
-    np.testing.assert_array_equal(
-        scenes['a']['client_of'], np.load(self._path('d', 'scene.npz'))['client_of']
-    )
+    scenes = {name: np.load(self._path(name, 'scene.npz')) for name in ('a', 'b', 'c')}
+    for field in ('client_of', 'noisy_label'):
+      np.testing.assert_array_equal(scenes['a'][field], scenes['c'][field])
+      self.assertTrue((scenes['a'][field] != scenes['b'][field]).any())
     histograms = {}
-    for name in ('a', 'b', 'd'):
+    for name in ('a', 'c'):
       with open(self._path(name, 'summary.json'), encoding='utf-8') as file:
         histograms[name] = json.load(file)['label_communication']['raw']
-    self.assertEqual(histograms['a'], histograms['b'])
-    self.assertNotEqual(histograms['a'], histograms['d'])
+    self.assertNotEqual(histograms['a'], histograms['c'])
 
   def test_a_finished_run_is_not_touched(self):
     self._finished()
@@ -179,23 +192,16 @@ class RunTest(absltest.TestCase):
   def test_a_finished_run_of_other_code_is_not_shown_as_that_of_this(self):
     self._finished()
 
-    def again(*more):
-      arguments = [f'--root_dir={self.root}', *_SMALL, '--run_name=a', *more]
-      run.run(flags.config_from(flags.parse(['train', *arguments])))
-
     with mock.patch.object(code_version, 'digest', lambda: 'abc123'):
-      with self.assertRaisesRegex(types.UsageError, 'made by code .*, this is abc123: use '):
-        again()
-      again('--resume_other_code')
+      self.assertRegex(self._refused(), 'made by code .*, this is abc123: use ')
+      self.assertIn('is complete', self._train('--run_name=a', '--resume_other_code'))
 
   def test_a_finished_run_of_other_data_is_not_shown_as_that_of_these(self):
     self._finished()
     other = sources.load(sources.DataSpec('digits'))
     other.train_x[0, 0, 0] += 1
-    arguments = [f'--root_dir={self.root}', *_SMALL, '--run_name=a']
     with mock.patch.object(sources, 'load', lambda spec: other):
-      with self.assertRaisesRegex(types.UsageError, 'was made from other training images: bring'):
-        run.run(flags.config_from(flags.parse(['train', *arguments])))
+      self.assertIn('was made from other training images: bring', self._refused())
 
   def test_a_run_is_begun_anew_where_that_is_asked_for(self):
     self._finished()
@@ -207,10 +213,7 @@ class RunTest(absltest.TestCase):
 
   def test_what_differs_between_flags_is_refused_and_named(self):
     self._finished()
-    status, _, err = _run(
-        f'--root_dir={self.root}', *_SMALL, '--run_name=a', '--learning_rate=0.2'
-    )
-    self.assertEqual(status, 2)
+    err = self._refused('--learning_rate=0.2')
     self.assertIn('--learning_rate was 0.1, now 0.2', err)
     self.assertLen(err.splitlines(), 1)
 
@@ -220,13 +223,13 @@ class RunTest(absltest.TestCase):
     checkpoint = self._path('a', 'state', 'round_6.npz')
     with open(checkpoint, 'wb') as file:
       file.write(b'no state')
-    status, _, err = _run(f'--root_dir={self.root}', *_SMALL, '--run_name=a')
-    self.assertEqual(status, 2)
-    self.assertIn(checkpoint, err.splitlines()[-1])
+    self.assertIn(checkpoint, self._refused().splitlines()[-1])
     self.assertTrue(os.path.exists(checkpoint))
 
   def test_secure_aggregation_and_fed_avg_run_too(self):
-    out = self._train('--method=fedavg', '--aggregation=secure_sum', '--model=cnn', '--norm=batch')
+    out = self._train(
+        '--method=fedavg', '--aggregation=secure_sum', '--model=cnn', '--norm=batch', '--rounds=1'
+    )
     self.assertNotIn('Theorem 1', out)
     (run,) = os.listdir(self.root)
     with open(self._path(run, 'uplink.json'), encoding='utf-8') as file:
@@ -243,7 +246,7 @@ class FedCorrTest(absltest.TestCase):
         '--rounds=8', '--stages=preprocess:2,finetune:2,usual:2', '--checkpoint_every=1',
         '--param=split_guard=false', '--local_epochs=1',
     )
-    status, out, err = _run(*arguments, '--run_name=whole')
+    status, out, err = _run_here(*arguments, '--run_name=whole')
     self.assertEqual(status, 0, err)
     self.assertIn('lid of single clients', ' '.join(out.split()))
     process = _start(*arguments, '--run_name=killed')
@@ -254,7 +257,7 @@ class FedCorrTest(absltest.TestCase):
         process.kill()
         break
     process.communicate(timeout=_WAIT_SECONDS)
-    status, _, err = _run(*arguments, '--run_name=killed')
+    status, _, err = _run_here(*arguments, '--run_name=killed')
     self.assertEqual(status, 0, err)
     for name in ('metrics.csv', 'clients.csv', 'uplink.json', 'privacy.json'):
       self.assertEqual(
@@ -330,7 +333,7 @@ class DataTest(absltest.TestCase):
     self.folder = self.create_tempdir().full_path
 
   def _train(self, *arguments):
-    status, out, err = _run(
+    status, out, err = _run_here(
         f'--root_dir={self.root}', '--run_name=a', '--rounds=2', '--clients_per_round=2', *arguments
     )
     self.assertEqual(status, 0, err)
@@ -456,7 +459,8 @@ class LateMistakeTest(parameterized.TestCase):
   )
   def test_one_line_status_two_and_no_directory(self, arguments, flag, advice):
     root = os.path.join(self.create_tempdir().full_path, 'runs')
-    status, out, err = _run(
+    run = _run if arguments == '--weights=missing.h5' else _run_here  # Each takes ten seconds.
+    status, out, err = run(
         f'--root_dir={root}', '--clients=6', '--clients_per_round=3', *arguments.split()
     )
     self.assertEqual(status, 2, err)
@@ -469,67 +473,109 @@ class LateMistakeTest(parameterized.TestCase):
     self.assertEmpty(os.listdir(root) if os.path.exists(root) else [])
 
 
+_MISTAKES = (
+    ('--method=fedavgg', '--method', 'fedavg, fedprox, '),
+    ('--dataset=mnist', '--dataset', 'digits'),
+    ('--noise=loud', '--noise', 'none, symmetric, random'),
+    ('--partition=fair', '--partition', 'iid, bernoulli_dirichlet, dirichlet, openset_uniform'),
+    ('--partition=natural', '--partition=natural', '--dataset=npz with a client array'),
+    ('--dataset=npz', '--data_dir', 'an .npz file with the arrays x and y'),
+    ('--dataset=cifar10n', '--noise', 'human'),
+    ('--dataset=cifar10 --data_dir=missing', 'missing', 'cs.toronto.edu'),
+    ('--dataset=npz --data_dir=missing.npz', 'missing.npz', 'neither a file nor a folder'),
+    ('--dataset=image_folder --data_dir=missing', 'missing/train', 'must hold train/ and test/'),
+    ('--validation_dir=missing', 'missing cannot be read', 'for each class'),
+    ('--validation_dir=x --validation_fraction=0.1', '--validation_dir', 'cannot be given'),
+    ('--validation_fraction=0.999999', '--validation_fraction', 'leaves no example'),
+    ('--noise=client_uniform', '--noise=client_uniform', 'use another partition'),
+    ('--noise=matrix --noise_matrix=missing.csv', '--noise_matrix=missing.csv', 'no such file'),
+    ('--openset_q=missing.npy', '--openset_q=missing.npy', 'no such file'),
+    ('--scene=x.npz --noise_rho=0.5', '--noise_rho', 'cannot be given with --scene'),
+    ('--param=beta=1', '--param', 'contrast, weight'),
+    ('--method=fedcorr', 'LID score', '--allow_per_client_disclosure'),
+    ('--stages=finetune:3', '--stages', 'feddpcont has none'),
+    ('--label_epsilon=0', '--label_epsilon', 'positive'),
+    ('--label_epsilon=-1', '--label_epsilon', 'positive'),
+    ('--label_epsilon=nan', '--label_epsilon', 'positive'),
+    ('--label_epsilon=much', '--label_epsilon', 'positive'),
+    ('--noise_rate=1.01', '--noise_rate', '[0, 1]'),
+    ('--noise_rate=-0.01', '--noise_rate', '[0, 1]'),
+    ('--clients=1401', '--clients', '1400'),
+    ('--rounds=0', '--rounds', 'at least 1'),
+    ('--rounds=many', '--rounds', 'many'),
+    ('--no_such_flag', 'no_such_flag', ''),
+    ('stray', 'stray', '--name=value'),
+    ('--scene=missing.npz', 'missing.npz', 'no such file'),
+    ('--flagfile=missing.flags', 'missing.flags', ''),
+)
+
+# Calls the program for each line of arguments on stdin.
+_ANSWER = '''
+import contextlib, io, json, sys
+from bin import train
+answers = []
+for arguments in json.load(sys.stdin):
+  with contextlib.redirect_stdout(io.StringIO()) as out:
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+      status = train.main(['train', *arguments.split()])
+  answers.append((status, out.getvalue(), err.getvalue()))
+json.dump(answers, sys.stdout)
+'''
+
+
+@functools.cache
+def _stub():
+  """A TensorFlow that cannot be imported: mistakes must be answered before it is needed."""
+  folder = tempfile.mkdtemp(dir=absltest.get_default_test_tmpdir())
+  for name in ('tensorflow', 'tensorflow_federated'):
+    with open(os.path.join(folder, f'{name}.py'), 'w', encoding='utf-8') as file:
+      file.write('raise RuntimeError("imported too early")')
+  return folder
+
+
+@functools.cache
+def _answers():
+  """What the program says to each of `_MISTAKES`, and the folder that it was to write to."""
+  root = os.path.join(tempfile.mkdtemp(dir=absltest.get_default_test_tmpdir()), 'runs')
+  more = f'--root_dir={root} --clients_per_round=5'
+  calls = [f'{arguments} {more}' for arguments, _, _ in _MISTAKES]
+  done = subprocess.run(
+      [sys.executable, '-c', _ANSWER], input=json.dumps(calls), capture_output=True, text=True,
+      env={**_ENVIRON, 'PYTHONPATH': os.pathsep.join([_stub(), *sys.path])}, check=False,
+  )
+  if done.returncode:
+    raise AssertionError(done.stderr)
+  answers = json.loads(done.stdout)
+  return {case[0]: answer for case, answer in zip(_MISTAKES, answers, strict=True)}, root
+
+
 class MistakeTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    # A TensorFlow that cannot be imported: mistakes must be answered before it is needed.
-    self.stub = self.create_tempdir()
-    for name in ('tensorflow', 'tensorflow_federated'):
-      self.stub.create_file(f'{name}.py', content='raise RuntimeError("imported too early")')
     self.root = os.path.join(self.create_tempdir().full_path, 'runs')
 
-  @parameterized.parameters(
-      ('--method=fedavgg', '--method', 'fedavg, fedprox, '),
-      ('--dataset=mnist', '--dataset', 'digits'),
-      ('--noise=loud', '--noise', 'none, symmetric, random'),
-      ('--partition=fair', '--partition', 'iid, bernoulli_dirichlet, dirichlet, openset_uniform'),
-      ('--partition=natural', '--partition=natural', '--dataset=npz with a client array'),
-      ('--dataset=npz', '--data_dir', 'an .npz file with the arrays x and y'),
-      ('--dataset=cifar10n', '--noise', 'human'),
-      ('--dataset=cifar10 --data_dir=missing', 'missing', 'cs.toronto.edu'),
-      ('--dataset=npz --data_dir=missing.npz', 'missing.npz', 'neither a file nor a folder'),
-      ('--dataset=image_folder --data_dir=missing', 'missing/train', 'must hold train/ and test/'),
-      ('--validation_dir=missing', 'missing cannot be read', 'for each class'),
-      ('--validation_dir=x --validation_fraction=0.1', '--validation_dir', 'cannot be given'),
-      ('--validation_fraction=0.999999', '--validation_fraction', 'leaves no example'),
-      ('--noise=client_uniform', '--noise=client_uniform', 'use another partition'),
-      ('--noise=matrix --noise_matrix=missing.csv', '--noise_matrix=missing.csv', 'no such file'),
-      ('--openset_q=missing.npy', '--openset_q=missing.npy', 'no such file'),
-      ('--scene=x.npz --noise_rho=0.5', '--noise_rho', 'cannot be given with --scene'),
-      ('--param=beta=1', '--param', 'contrast, weight'),
-      ('--method=fedcorr', 'LID score', '--allow_per_client_disclosure'),
-      ('--stages=finetune:3', '--stages', 'feddpcont has none'),
-      ('--label_epsilon=0', '--label_epsilon', 'positive'),
-      ('--label_epsilon=-1', '--label_epsilon', 'positive'),
-      ('--label_epsilon=nan', '--label_epsilon', 'positive'),
-      ('--label_epsilon=much', '--label_epsilon', 'positive'),
-      ('--noise_rate=1.01', '--noise_rate', '[0, 1]'),
-      ('--noise_rate=-0.01', '--noise_rate', '[0, 1]'),
-      ('--clients=1401', '--clients', '1400'),
-      ('--rounds=0', '--rounds', 'at least 1'),
-      ('--rounds=many', '--rounds', 'many'),
-      ('--no_such_flag', 'no_such_flag', ''),
-      ('stray', 'stray', '--name=value'),
-      ('--scene=missing.npz', 'missing.npz', 'no such file'),
-      ('--flagfile=missing.flags', 'missing.flags', ''),
-  )
+  @parameterized.parameters(*_MISTAKES)
   def test_one_line_status_two_and_nothing_written(self, arguments, flag, allowed):
-    status, out, err = _run(
-        f'--root_dir={self.root}', *arguments.split(), '--clients_per_round=5',
-        path=[self.stub.full_path],
-    )
+    answers, root = _answers()
+    status, out, err = answers[arguments]
     self.assertEqual(status, 2, err)
     self.assertLen(err.splitlines(), 1, err)
     self.assertIn(flag, err)
     self.assertIn(allowed, err)
     self.assertEqual(out, '')
-    self.assertEmpty(os.listdir(self.root) if os.path.exists(self.root) else [])
+    self.assertEmpty(os.listdir(root) if os.path.exists(root) else [])
+
+  def test_a_process_ends_with_that_status(self):
+    arguments = f'--root_dir={self.root} --method=fedavgg --clients_per_round=5'
+    answers, _ = _answers()
+    status, out, err = _run(*arguments.split(), path=[_stub()])
+    self.assertEqual([status, out, err], answers['--method=fedavgg'])
 
   def test_unwritable_directory(self):
     # A file where the folder should be: permissions do not stop root.
     blocker = self.create_tempfile(content='x').full_path
-    status, _, err = _run(f'--root_dir={blocker}', path=[self.stub.full_path])
+    status, _, err = _run(f'--root_dir={blocker}', path=[_stub()])
     self.assertEqual(status, 2)
     self.assertIn(f'--root_dir {blocker}', err)
     self.assertLen(err.splitlines(), 1)
@@ -543,14 +589,14 @@ class MistakeTest(parameterized.TestCase):
     scene_lib.save(built, path)
     status, _, err = _run(
         f'--root_dir={self.root}', f'--scene={path}', '--clients_per_round=5',
-        path=[self.stub.full_path],
+        path=[_stub()],
     )
     self.assertEqual(status, 2)
     self.assertIn('label 10 of example 3 is out of range', err)
 
   @parameterized.parameters(('--help', '--label_epsilon'), ('--list_methods', 'feddpcont'))
   def test_help_needs_no_tensorflow(self, argument, expected):
-    status, out, err = _run(argument, path=[self.stub.full_path])
+    status, out, err = _run(argument, path=[_stub()])
     self.assertEqual(status, 0, err)
     self.assertIn(expected, out)
 
