@@ -1043,7 +1043,7 @@ class DigitsTest(federated_test_case.FederatedTestCase):
         evaluation.build_evaluator(evaluation.build_evaluation(cls.model), examples)
     )
 
-  def _run(self, seed, noise_spec, name, params):
+  def _run(self, seed, noise_spec, params):
     spec = scene_lib.SceneSpec(partition.PartitionSpec('iid', 20), noise_spec)
     scene = scene_lib.build(self.dataset, spec, seed)
     federation = scene_lib.federation(self.dataset, scene, seed)
@@ -1051,7 +1051,7 @@ class DigitsTest(federated_test_case.FederatedTestCase):
         federation.sizes, model=self.model, rounds=16, clients_per_round=10, seed=seed,
         training=types.LocalTraining(5, 10, 0.03),
     )
-    algorithm = catalog.ALGORITHMS[name].build(task, params)
+    algorithm = fedcorr.build(task, params)
     last = runs.states(algorithm, task, federation)[-1]
     return last, scene, self.evaluate(last.state.weights)['accuracy']
 
@@ -1065,17 +1065,16 @@ class DigitsTest(federated_test_case.FederatedTestCase):
   def test_nobody_is_noisy_without_noise(self, seed):
     spec = noise.NoiseSpec('none')
     params = dataclasses.replace(self.params, split_guard=True)
-    state, scene, accuracy = self._run(seed, spec, 'fedcorr', params)
+    state, scene, accuracy = self._run(seed, spec, params)
     self.assertFalse(state.records['noisy_by_iteration'].any())
     np.testing.assert_array_equal(self._labels(scene, state), scene.clean_label)
-    # 397 test images at an accuracy of .97: standard error .009 of each.
-    _, _, expected = self._run(seed, spec, 'fedavg', catalog.ALGORITHMS['fedavg'].params())
-    self.assertAlmostEqual(accuracy, expected, delta=0.04)
+    # 397 test images; FedAvg's accuracy is .97, with a standard error of .009.
+    self.assertGreater(accuracy, 0.93)
 
   @parameterized.parameters(0, 1, 2)
   def test_noisy_clients_are_found(self, seed):
     state, scene, accuracy = self._run(
-        seed, noise.NoiseSpec('client_uniform', rho=0.5, tau=0.5), 'fedcorr', self.params
+        seed, noise.NoiseSpec('client_uniform', rho=0.5, tau=0.5), self.params
     )
     # All noisy ones and, since last digits differ between kinds of CPU, two others at most: with a
     # share of .4 the mean precision is .87 (docs/comparisons.md).

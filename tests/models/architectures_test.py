@@ -1,5 +1,7 @@
 """Tests of the architectures."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest
@@ -14,6 +16,14 @@ from tff_noise.models import vision_transformer
 _WIDTHS = {
     'mlp': 128, 'cnn': 128, 'resnet18': 512, 'resnet34': 512, 'resnet50': 2048, 'vit_tiny': 192
 }
+
+
+@functools.cache
+def _network(name, norm):
+  """Of images of 32 by 32, for tests that leave its weights alone."""
+  return architectures.MODELS[name](
+      (32, 32, 3), 7, norm=norm, pixel_scale=1 / 255, pixel_offset=-0.5
+  )
 
 
 def _pixels(*shape):
@@ -40,9 +50,7 @@ class EveryArchitectureTest(parameterized.TestCase):
 
   @parameterized.product(name=list(_WIDTHS), norm=['group', 'batch'])
   def test_bytes_to_logits_and_features_and_rebuilt(self, name, norm):
-    network = architectures.MODELS[name](
-        (32, 32, 3), 7, norm=norm, pixel_scale=1 / 255, pixel_offset=-0.5
-    )
+    network = _network(name, norm)
     logits, features = network(_pixels(2, 32, 32, 3))
     self.assertEqual((logits.shape, features.shape), ((2, 7), (2, _WIDTHS[name])))
     self.assertEqual((logits.dtype, features.dtype), (tf.float32, tf.float32))
@@ -60,7 +68,7 @@ class EveryArchitectureTest(parameterized.TestCase):
 
   @parameterized.parameters('resnet18', 'resnet50', 'vit_tiny')
   def test_seeded(self, name):
-    model = keras_model.from_keras(architectures.MODELS[name]((32, 32, 3), 7))
+    model = keras_model.from_keras(_network(name, 'group'))
     first, again, other = (
         [v.numpy() for v in keras_model.build_seeded(model, seed).weights] for seed in (1, 1, 2)
     )
@@ -76,7 +84,7 @@ class EveryArchitectureTest(parameterized.TestCase):
 
   @parameterized.parameters('mlp', 'resnet50')
   def test_batch_norm_has_the_constants_of_pytorch(self, name):
-    network = architectures.MODELS[name]((32, 32, 3), 7, norm='batch')
+    network = _network(name, 'batch')
     norms = [x for x in network.layers if isinstance(x, tf.keras.layers.BatchNormalization)]
     self.assertNotEmpty(norms)
     self.assertEqual({(x.momentum, x.epsilon) for x in norms}, {(0.9, 1e-5)})
@@ -170,7 +178,7 @@ class ResNetTest(parameterized.TestCase):
     np.testing.assert_allclose(network(pixels)[1], expected, rtol=1e-2, atol=1e-3 * expected.max())
 
   def test_group_norm_keeps_the_names(self):
-    network = architectures.MODELS['resnet50']((32, 32, 3), 2)
+    network = _network('resnet50', 'group')
     self.assertIsInstance(
         network.get_layer('conv5_block3_3_bn'), tf.keras.layers.GroupNormalization
     )

@@ -1,6 +1,8 @@
 """What holds for every federated optimizer."""
 
+import copy
 import dataclasses
+import functools
 import subprocess
 import sys
 
@@ -26,6 +28,11 @@ _NAMES = (
     'fedavg', 'fedprox', 'fednova', 'fedadam', 'fedyogi', 'fedadagrad', 'feddyn', 'scaffold',
     'fedbn',
 )
+
+
+@functools.cache
+def _started(name):
+  return rounds.Federation(name, _CLIENTS, _TRAINING, toy.linear_model('batch'))
 
 
 class CatalogTest(parameterized.TestCase):
@@ -54,7 +61,10 @@ class CatalogTest(parameterized.TestCase):
 class EveryOptimizerTest(federated_test_case.FederatedTestCase):
 
   def _federation(self, name):
-    return rounds.Federation(name, _CLIENTS, _TRAINING, toy.linear_model('batch'))
+    """Before the first round; built once, which takes most of the time."""
+    federation = copy.copy(_started(name))
+    federation.kept = list(federation.kept)
+    return federation
 
   def _snapshot(self, federation, client=None):
     kept = () if client is None else federation.kept[client]
