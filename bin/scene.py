@@ -47,7 +47,9 @@ def _scene(argv):
   own = [argv[0], *own]
   useless = set(flags.given(own)).difference(flags.OF_A_SCENE)
   if useless:
-    raise types.UsageError(f'--{min(useless)} has no effect on a scene: leave it out')
+    remedy = 'name its folder by --out_dir' if 'root_dir' in useless else 'leave it out'
+    name = 'root_dir' if 'root_dir' in useless else min(useless)
+    raise types.UsageError(f'--{name} has no effect on a scene: {remedy}')
   config = flags.config_of_command_line([argv[0], *_NEUTRAL, *rest], own)
   name = config.name().removeprefix(f'{config.method}_')
   _write(config, values.out_dir or os.path.join('scenes', name), values.also)

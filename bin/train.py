@@ -36,9 +36,10 @@ def _train(argv):
   from tff_noise.report import html
 
   print(f'  report          {html.write_report(config.path())}')
-  models = exported.write(run_directory.RunDirectory(config.path()))
+  path = os.path.abspath(config.path())
+  models = exported.write(run_directory.RunDirectory(path))
   if models:
-    print(f'  models          {os.path.join(config.path(), ", ".join(models))}')
+    print(f'  models          {os.path.join(path, ", ".join(models))}')
   return 0
 
 

@@ -136,6 +136,7 @@ class TaskTest(parameterized.TestCase):
 
   def test_more_kept_than_are_drawn(self):
     self._refused(r'--param=keep=5 .* --clients_per_round=4', _params(keep=5))
+    self._refused(r'--param=keep=4 keeps all of .* lots would say who', _params(keep=4))
 
   def test_selector_without_what_it_compares_models_on(self):
     for part in ('--validation_fraction', '--param=selector=agreement'):

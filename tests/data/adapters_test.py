@@ -65,6 +65,18 @@ class AdaptersTest(parameterized.TestCase):
     np.testing.assert_array_equal(dataset.train_x, [[0, 2], [1, 2]])
     np.testing.assert_array_equal(dataset.test_x, [[7, 2]])
 
+  def test_the_file_has_the_name_that_was_given(self):
+    path = self.path.removesuffix('.npz')
+    adapters.write_npz(path, [[([0.5], i % 2) for i in range(9)]])
+    self.assertEqual(os.listdir(os.path.dirname(path)), ['data'])
+    self.assertEqual(npz_file.load(path).num_classes, 2)
+
+  def test_a_file_that_was_there_stays_where_the_new_one_is_none(self):
+    adapters.write_npz(self.path, [[([0.5], i % 2) for i in range(9)]])
+    with self.assertRaises(types.UsageError):
+      adapters.write_npz(self.path, [[([0.5], 1) for _ in range(9)]])
+    self.assertEqual(npz_file.load(self.path).num_classes, 2)
+
   def test_a_folder_that_is_not_there(self):
     self.path = os.path.join(self.path, 'data.npz')
     with self.assertRaisesRegex(types.UsageError, 'cannot be written to'):
@@ -80,6 +92,14 @@ class AdaptersTest(parameterized.TestCase):
         ([[(image, 0), (image[:1], 1)]], 'one shape'),
         ([[(np.full((2, 2), 7.0), 0)]], r'floats in .0, 1.'),
         ([], 'one shape, found none'),
+        ([[({'a': 1.0}, 0)]], 'an array of numbers, found dict: give'),
+        ([[(None, 0)]], 'an array of numbers, found NoneType'),
+        ([[('a text', 0)]], 'an array of numbers, found str'),
+        ([[(0.5, 0), (0.25, 1)]], r'a single number .* of shape \[1\]'),
+        ([[(np.full((2, 2), np.nan), 0)]], r'floats in .0, 1.'),
+        # What the file's reader says, of the file that was asked for.
+        ([[([0.5], 1 + i % 3) for i in range(9)]], f'^{self.path}: no example of x has label 0, '),
+        ([[([np.nan], i % 3) for i in range(9)]], f'^{self.path}: x has features that are not fin'),
     ):
       with self.assertRaisesRegex(types.UsageError, message):
         adapters.write_npz(self.path, clients)

@@ -356,6 +356,16 @@ class PicturesTest(SectionTestCase):
     )
 
 
+  def test_clients_of_one_score_and_rate_stand_side_by_side(self):
+    scores, rates = np.array([1.0, 1, 1, 2, 2, np.nan]), np.array([0.0, 0.001, 0.8, 0, np.nan, 0])
+    moved = correction_plots._side_by_side(scores, rates, (0.0, 10.0))
+    np.testing.assert_allclose(moved, [0.875, 1.125, 1, 2, 2, np.nan])
+    # Many stay nearer to their own score than to the next.
+    many = correction_plots._side_by_side(np.repeat([1.0, 2.0], 50), np.zeros(100), (0.0, 10.0))
+    self.assertLess(many[:50].max(), 1.3)
+    self.assertLen(set(many), 100)
+
+
 class DamagedTest(SectionTestCase):
 
   @parameterized.parameters(

@@ -165,6 +165,18 @@ class ContentTest(parameterized.TestCase):
         texts,
     )
 
+  def test_accuracy_shows_validation_and_the_round_that_it_chooses(self):
+    validation = np.where(_ROUNDS % 2 == 0, 0.5, np.nan)
+    validation[11] = 0.9
+    figure = plots.accuracy(_ROUNDS, np.where(_ROUNDS % 2 == 0, _VALUES, np.nan), (), validation)
+    self.assertContainsSubset(
+        ['validation', f'chosen by validation: {_VALUES[11]:.3f} in round 12'], _texts(figure)
+    )
+    nothing = np.full(3, np.nan)
+    self.assertIn(
+        'nothing measured', _texts(plots.accuracy(np.arange(1, 4), nothing, (), nothing))
+    )
+
   def test_one_stage_is_not_marked(self):
     self.assertNotIn('train', _texts(plots.accuracy(_ROUNDS, _VALUES, ['train'] * 100)))
 

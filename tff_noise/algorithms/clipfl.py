@@ -115,6 +115,12 @@ def _check(task, params):
         f'--param=keep={params.keep} is more than --clients_per_round={task.clients_per_round}: of '
         'a round\'s clients so many cannot be kept'
     )
+  if params.prune > 0 and params.keep == task.clients_per_round:
+    raise types.UsageError(
+        f'--param=keep={params.keep} keeps all of --clients_per_round={task.clients_per_round}: no '
+        'client would ever score, and lots would say who is pruned; keep fewer, or give '
+        '--param=prune=0'
+    )
   if params.selector == 'validation' and task.validation is None:
     raise types.UsageError(
         'clipfl compares models on a clean set at the server: give it one by --validation_fraction '

@@ -1,11 +1,14 @@
 """Data that others hold, brought into the .npz file that `--dataset=npz` reads."""
 
+import os
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tff_noise import types
+from tff_noise.data import npz_file
 
 
 def write_npz(
@@ -20,7 +23,7 @@ def write_npz(
   """Writes examples, and who holds them, to a file for `--dataset=npz --partition=natural`.
 
   Args:
-    path: The file.
+    path: The file, written if all of it can be read again.
     clients: A `tff.simulation.datasets.ClientData`; or one iterable of examples for each client,
       such as a `tf.data.Dataset`, in a list or by name.
     test: Examples for the test set, or a `ClientData` of them; without them a fifth of all become
@@ -31,7 +34,8 @@ def write_npz(
     class_names: K names, if they have some.
 
   Raises:
-    types.UsageError: If an example is neither, or examples have different shapes.
+    types.UsageError: If an example is neither, examples have different shapes, or `--dataset=npz`
+      would refuse the file.
   """
   xs, ys, owners = [], [], []
   for number, examples in enumerate(_by_client(clients)):
@@ -51,9 +55,21 @@ def write_npz(
   if len(class_names):
     arrays['class_names'] = np.array(class_names)
   try:
-    np.savez(path, **arrays)
+    _write(path, arrays)
   except OSError as error:
     raise types.UsageError(f'{path} cannot be written to ({error.strerror})') from error
+
+
+def _write(path, arrays):
+  """Puts a file in its place if it is one that `--dataset=npz` takes."""
+  with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(path))) as folder:
+    written = os.path.join(folder, 'data.npz')
+    np.savez(written, **arrays)
+    try:
+      npz_file.load(written)
+    except types.UsageError as error:
+      raise types.UsageError(str(error).replace(written, str(path))) from None
+    os.replace(written, path)
 
 
 def _by_client(clients):
@@ -94,11 +110,22 @@ def _stacked(xs):
         f'all examples must have one shape, found {sorted(shapes) or "none"}: bring them to one'
     )
   found = np.stack(xs)
+  if found.dtype.kind not in 'iufb':
+    what = f'{found.dtype} of shape {xs[0].shape}' if xs[0].ndim else type(xs[0].item()).__name__
+    raise types.UsageError(
+        f'an image, or features, must be an array of numbers, found {what}: give the pixels, or '
+        'the columns of a table as one array'
+    )
+  if found.ndim == 1:
+    raise types.UsageError(
+        'an example has a single number in place of an image or features: give an array of shape '
+        '[1]'
+    )
   if found.ndim == 2 and found.dtype.kind in 'iub':
     return found.astype(np.float32)  # Features, which files have as floats.
   if found.ndim == 2 or found.dtype == np.uint8:
     return found
-  if found.dtype.kind != 'f' or found.min() < 0 or found.max() > 1:
+  if found.dtype.kind != 'f' or not (found.min() >= 0 and found.max() <= 1):
     raise types.UsageError(
         f'images must be bytes, or floats in [0, 1], found {found.dtype} in [{found.min()}, '
         f'{found.max()}]: convert them'

@@ -34,11 +34,24 @@ def parse(
   values = copy.deepcopy(defined)
   try:
     rest = values(list(argv), known_only=known_only)[1:]
+  except flags.IllegalFlagValueError as error:
+    raise types.UsageError(_wrong_value(defined, error)) from error
   except flags.Error as error:
     raise types.UsageError(' '.join(str(error).split())) from error
   if rest and not known_only:
     raise types.UsageError(f'unexpected argument {rest[0]!r}; flags are written --name=value')
   return values, rest
+
+
+def _wrong_value(defined, error):
+  """What absl says as "flag --NAME=VALUE: " and the words of Python's `int` or `float`."""
+  text = ' '.join(str(error).split())
+  name = text.removeprefix('flag --').partition('=')[0]
+  wanted = {
+      'int': 'a whole number', 'float': 'a number', 'bool': 'true or false',
+  }.get(defined[name].flag_type() if name in defined else '')
+  value = text.removeprefix(f'flag --{name}=').removesuffix(f': {error.__context__}')
+  return f'--{name} must be {wanted}, got {value!r}' if wanted else text
 
 
 def as_called(text: str) -> str:

@@ -83,6 +83,9 @@ _READ: Mapping[str, _Condition] = {
     'noise_tau': _one_of('noise', 'client_uniform'),
     'noise_semantics': _one_of('noise', 'client_uniform'),
     'noise_matrix': _one_of('noise', 'matrix'),
+    'aggregation': _Condition(
+        lambda c: ':' not in c.aggregation or c.method != 'rhfl', 'a --method that averages models',
+    ),
     'momentum': _one_of('local_optimizer', 'sgd'),
     'update_bound': _Condition(
         lambda c: c.aggregation == 'secure_sum' and not _CLIENT_DP.holds(c),

@@ -332,6 +332,10 @@ def _last_of_each(assignments):
   return tuple({text.partition('=')[0]: text for text in assignments}.values())
 
 
+# What absl appends to the help of a flag that may be.
+_REPEATED = ';\n    repeat this option to specify a list of values'
+
+
 def help_text() -> str:
   """Returns the text of `--help`."""
   lines = [
@@ -345,9 +349,11 @@ def help_text() -> str:
     lines += ['', f'{group}:']
     for name in names:
       flag = _FLAGS[name]
-      default = '' if flag.default in (None, []) else f' [{flag.default_as_str}]'
+      default = '' if flag.default in (None, [], '') else f' [{flag.default_as_str}]'
       lines.append(f'  --{name}{default}')
-      lines += textwrap.wrap(flag.help, 92, initial_indent=' ' * 6, subsequent_indent=' ' * 6)
+      help_, *repeated = flag.help.split(_REPEATED)
+      help_ += ' It may be given several times.' if repeated else ''
+      lines += textwrap.wrap(help_, 92, initial_indent=' ' * 6, subsequent_indent=' ' * 6)
   return '\n'.join(lines)
 
 

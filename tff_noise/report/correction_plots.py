@@ -110,7 +110,9 @@ def client_scores(scores: Sequence[Scores], judgement: Judgement) -> mfigure.Fig
     limits = _limits(score.values[seen])
     _draw_distribution(column[0], score, judgement)
     if rows == 2:
-      _draw_clients(column[1], score.values, judgement.rate, judgement)
+      _draw_clients(
+          column[1], _side_by_side(score.values, judgement.rate, limits), judgement.rate, judgement
+      )
     column[0].set_title(score.title)
     column[-1].set_xlabel(score.name)
     column[-1].set_xlim(*limits)
@@ -291,6 +293,20 @@ def _draw_distribution(axes, score, judgement):
   axes.set_ylim(0, max(axes.get_ylim()[1], 1.15 * bottom.max()))
 
 
+def _side_by_side(x, y, limits):
+  """Moves clients that would hide each other apart: of equal scores and next to equal rates."""
+  moved = np.array(x, np.float64)
+  places = np.stack([moved, np.round(y, 2)], axis=1)
+  span = limits[1] - limits[0]
+  # They stay nearer to their own score than to another.
+  room = 0.6 * min(np.diff(np.unique(x[np.isfinite(x)])), default=span)
+  for place in np.unique(places[np.isfinite(places).all(axis=1)], axis=0):
+    same = np.flatnonzero((places == place).all(axis=1))
+    steps = np.arange(len(same)) - (len(same) - 1) / 2
+    moved[same] += steps * min(0.025 * span, room / len(same))
+  return moved
+
+
 def _draw_clients(axes, x, y, judgement):
   """A marker for each client; those known to be misjudged are ringed and numbered, if few."""
   few = len(x) <= 40
@@ -341,10 +357,12 @@ def _marker(shape, color, label):
 
 
 def _legend(figure, judgement, scores, rows):
-  handles = _client_handles(judgement) if rows == 2 else [
+  handles = [
       mpatches.Patch(label=f'{truth}: {mask.sum()}', linewidth=0.6, **look)
       for truth, (look, _) in _TRUTHS.items() if (mask := judgement.of_truth(truth)).any()
   ]
+  if rows == 2:
+    handles += _client_handles(judgement)
   if any(score.components is not None for score in scores):
     for name, line in (('lower Gaussian', '--'), ('upper Gaussian', '-')):
       handles.append(mlines.Line2D([], [], color=style.MIDDLE, linestyle=line, label=name))

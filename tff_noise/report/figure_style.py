@@ -45,6 +45,7 @@ _STYLE = {
     'lines.linewidth': 1.5,
     'hatch.linewidth': 0.6,
     'svg.fonttype': 'path',
+    'pdf.fonttype': 42,  # Letters that journals take: the default's, of type 3, many refuse.
     'svg.hashsalt': 'tff_noise',
 }
 

@@ -43,18 +43,27 @@ def stage_spans(stages: Sequence[str]) -> list[Span]:
 
 @style.styled
 def accuracy(
-    rounds: np.ndarray, values: np.ndarray, stages: Sequence[str] = ()
+    rounds: np.ndarray,
+    values: np.ndarray,
+    stages: Sequence[str] = (),
+    validation: np.ndarray | None = None,
 ) -> mfigure.Figure:
   """Draws test accuracy over rounds, with the stages and the best round marked.
+
+  Where the server validates it draws that too, and marks the round that is chosen by it.
 
   Args:
     rounds: int `[rounds]`.
     values: float `[rounds]`, nan where the round was not evaluated.
     stages: The stage of each round, or nothing.
+    validation: Accuracy on the server's validation set, float `[rounds]`, nan as `values`; None
+      where it has none.
   """
   figure, axes = style.new_axes(height=3.4)
   known = np.isfinite(values)
   x, y = rounds[known], values[known]
+  if validation is not None and len(y):
+    _draw_validation(axes, x, y, validation[known])
   _line(axes, x, y, style.DARK)
   if len(y):
     best = int(np.argmax(y))
@@ -62,10 +71,22 @@ def accuracy(
         x[best], y[best], 'D', color=style.MIDDLE, markersize=7, markeredgecolor='white',
         label=f'best: {y[best]:.3f} in round {x[best]}',
     )
-    axes.legend(loc='lower right')
+    axes.legend(loc='lower right', frameon=True, framealpha=0.85, edgecolor='none')
   axes.set_ylabel('test accuracy (share correct)')
   mark_rounds([axes], rounds, stages, f'Test accuracy, {len(y)} evaluations')
   return figure
+
+
+def _draw_validation(axes, rounds, test, validation):
+  axes.plot(
+      rounds, validation, color=style.FAINT, linestyle='--', linewidth=1.1, label='validation'
+  )
+  chosen = int(np.nanargmax(validation))
+  axes.plot(
+      rounds[chosen], test[chosen], 's', color='white', markersize=8, markeredgecolor=style.DARK,
+      markeredgewidth=1.5, zorder=3,
+      label=f'chosen by validation: {test[chosen]:.3f} in round {rounds[chosen]}',
+  )
 
 
 @style.styled

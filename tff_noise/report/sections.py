@@ -237,7 +237,10 @@ def _curves(run, scene):
   if runs.accuracy(run) is not None:
     shown.append(blocks.Picture(
         'accuracy',
-        plots.accuracy(run.rounds, run.metrics['test_accuracy'], stages),
+        plots.accuracy(
+            run.rounds, run.metrics['test_accuracy'], stages,
+            run.metrics.get('validation_accuracy'),
+        ),
         'Share of the clean test examples that the global model gets right.' + _stages(spans),
     ))
   shown.append(blocks.Picture(
