@@ -1,8 +1,11 @@
 """A longer run that takes over the rounds of a shorter one is the longer run."""
 
+import contextlib
+import io
 import os
 import shutil
 import tempfile
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest
@@ -10,7 +13,9 @@ from absl.testing import parameterized
 
 from tff_noise import types
 from tff_noise.audit import several
+from tff_noise.data import sources
 from tff_noise.privacy import ledger
+from tff_noise.program import code_version
 from tff_noise.program import extension
 from tff_noise.program import flags
 from tff_noise.program import ledger_seal
@@ -79,6 +84,53 @@ class ExtensionTest(parameterized.TestCase):
     )
     with self.assertRaisesRegex(types.UsageError, 'are one run; give the one whose'):
       several.audit([several.read(self.short), several.read(self.root + '/extended')], 1e-5)
+
+  def _named_by_flags(self):
+    """A copy of the short run under the name that its flags give it, alone in a folder."""
+    root = self.create_tempdir().full_path
+    source = os.path.join(root, _config(root, None, rounds=_SHORT).name())
+    shutil.copytree(self.short, source)
+    return root, source
+
+  def test_more_rounds_go_on_from_a_run_that_is_named_by_its_flags(self):
+    root, source = self._named_by_flags()
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+      run.run(_config(root, None))
+    self.assertIn(f'extend: the rounds of {source} are taken over', said.getvalue())
+    with open(os.path.join(source, 'metrics.csv'), 'rb') as short:
+      with open(_config(root, None).path() + '/metrics.csv', 'rb') as long:
+        self.assertStartsWith(long.read(), short.read())
+
+  def test_nothing_else_is_gone_on_from(self):
+    root, source = self._named_by_flags()
+
+    def found(**changes):
+      config = _config(root, changes.pop('name', None), **changes)
+      run_ = extension.find(config, sources.load(sources.DataSpec('digits')))
+      return run_ and run_.path
+
+    self.assertEqual(found(), source)
+    for changes in (
+        {'learning_rate': 0.5}, {'rounds': _SHORT}, {'seed': 1}, {'name': 'x'}, {'overwrite': True},
+        {'resume': False},
+    ):
+      self.assertIsNone(found(**changes), changes)
+    with mock.patch.object(code_version, 'digest', lambda: 'other'):
+      self.assertIsNone(found())
+    # The longest of several; one that ended early, or has not ended, is none.
+    longer = os.path.join(root, _config(root, None, rounds=_SHORT + 1).name())
+    shutil.copytree(source, longer)
+    content = run_directory.read_json(os.path.join(longer, 'config.json'))
+    content['flags']['rounds'] = _SHORT + 1
+    run_directory.write_json(os.path.join(longer, 'config.json'), content)
+    run_directory.write_json(os.path.join(longer, 'summary.json'), {'rounds': _SHORT + 1})
+    # Its ledger is sealed under other flags.
+    with mock.patch.object(ledger_seal, 'check_code', lambda *args, **more: None):
+      self.assertEqual(found(), longer)
+      run_directory.write_json(os.path.join(longer, 'summary.json'), {'rounds': _SHORT})
+      self.assertEqual(found(), source)
+    os.remove(os.path.join(source, 'summary.json'))
+    self.assertIsNone(found())
 
   @parameterized.parameters(
       ({'learning_rate': 0.5}, 'other flags: --learning_rate was .*, now 0.5. Give the same'),

@@ -1,4 +1,7 @@
-"""Longer runs that take over the rounds of a finished one: `--extend=runs/NAME --rounds=200`.
+"""Longer runs that take over the rounds of a finished one.
+
+`--rounds=200` goes on from a run of 100 where nothing else changed, found by its name, which both
+have from their flags; `--extend=runs/NAME --rounds=200` from one that is named.
 
 What comes of it is the run of all rounds, to the byte, as if it had been stopped after those that
 are taken over. So it is for methods of which each round is the same however many there are; not
@@ -7,11 +10,42 @@ finished run stays as it is. Its ledger is carried over line by line, under the 
 longer run and the key of both: together they are counted as one run.
 """
 
+import glob
+import os
+
 from tff_noise import types
 from tff_noise.algorithms import catalog
+from tff_noise.program import inputs
 from tff_noise.program import ledger_seal
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
+
+
+def find(config: run_config.RunConfig, dataset: types.Dataset) -> run_directory.RunDirectory | None:
+  """Returns the longest finished run that `config` is a longer one of; None if there is none.
+
+  Runs with a name of their own, or begun anew, are not looked for and look for none.
+
+  Args:
+    config: The flags.
+    dataset: From `data.load_dataset`.
+  """
+  if config.run_name is not None or config.overwrite or not config.resume:
+    return None
+  # All but the digest of its flags.
+  name = config.name().rpartition('_')[0]
+  found = {}
+  for path in glob.glob(os.path.join(glob.escape(os.path.abspath(config.root_dir)), f'{name}_*')):
+    source = run_directory.RunDirectory(path)
+    try:
+      check(config, source)
+      inputs.check(source, inputs.recorded(config, dataset))
+    except types.UsageError:
+      continue  # Another run: of other flags, mostly.
+    rounds = _flags(source)['rounds']
+    if run_directory.read_json(source.file('summary.json')).get('rounds') == rounds:
+      found[rounds] = source  # The others ended early.
+  return found[max(found)] if found else None
 
 
 def check(config: run_config.RunConfig, source: run_directory.RunDirectory) -> None:
@@ -28,7 +62,7 @@ def check(config: run_config.RunConfig, source: run_directory.RunDirectory) -> N
     raise types.UsageError(
         f'--extend={source.path} is no finished run: continue it first, by its own flags'
     )
-  rounds = run_directory.read_json(source.file('config.json')).get('flags', {}).get('rounds')
+  rounds = _flags(source).get('rounds')
   run_directory.check_same_run(
       source, {**config.identity(), 'rounds': rounds},
       'Give the same flags, or leave --extend out',
@@ -46,3 +80,7 @@ def check(config: run_config.RunConfig, source: run_directory.RunDirectory) -> N
     if is_so:
       raise types.UsageError(f'--extend={source.path}: {what}; begin a run of its own, without it')
   ledger_seal.check_code(source, other_code=False)
+
+
+def _flags(source):
+  return run_directory.read_json(source.file('config.json')).get('flags', {})

@@ -202,7 +202,8 @@ def _define_all():
        'begin.'),
       ('Run', text, 'extend', None,
        'The directory of a finished run with the same flags but fewer --rounds, whose rounds the '
-       'new run takes over; for methods that do not plan their rounds, without noise on updates.'),
+       'new run takes over; for methods that do not plan their rounds, without noise on updates. '
+       'One in --root_dir is found by itself, unless either has a --run_name.'),
       ('Run', text, 'log_level', 'info',
        'quiet: no progress; info: a bar, or a line now and then; debug: a line for each round, '
        'and what TensorFlow and TFF tell.'),

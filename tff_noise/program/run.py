@@ -1,5 +1,6 @@
 """One run from its configuration to its summary: checks, prepares, trains, reports."""
 
+import dataclasses
 import os
 import sys
 
@@ -37,8 +38,11 @@ def run(config: run_config.RunConfig) -> None:
   dataset = data_lib.load_dataset(config)
   if continued:
     inputs.check(directory, inputs.recorded(config, dataset), inputs.OR_ANOTHER)
-  if source:
+  elif source:
     inputs.check(source, inputs.recorded(config, dataset), ', or leave --extend out')
+  else:
+    source = extension.find(config, dataset)
+    config = dataclasses.replace(config, extend=source and source.path)
   saved = directory if continued else source
   saved = saved and saved.file('scene.npz')
   scene = data_lib.load_scene(config, dataset, saved)
