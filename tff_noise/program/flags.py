@@ -144,7 +144,8 @@ def _define_all():
        'mean, by plain sums; secure_sum, by secure sums of clipped and quantised updates; or '
        "package.module:function that returns one of TFF's aggregation factories, such as "
        'tensorflow_federated.python.learning:robust_aggregator; what that gives is taken for the '
-       'mean of updates, of which a factory of plain sums gives as many times as there are clients.'),
+       'mean of updates, of which a factory of plain sums gives as many times as there are '
+       'clients.'),
       ('Training', real, 'update_bound', 1.0,
        'Every entry of an update is clipped to +- this bound; secure_sum only.'),
       ('Training', text, 'augmentation', 'none',
