@@ -46,10 +46,10 @@ def _scene(argv):
   _, own = command_line.parse(_FLAGS, flags.without_files(argv), known_only=True)
   own = [argv[0], *own]
   useless = set(flags.given(own)).difference(flags.OF_A_SCENE)
+  if 'root_dir' in useless:
+    raise types.UsageError('--root_dir has no effect on a scene: name its folder by --out_dir')
   if useless:
-    remedy = 'name its folder by --out_dir' if 'root_dir' in useless else 'leave it out'
-    name = 'root_dir' if 'root_dir' in useless else min(useless)
-    raise types.UsageError(f'--{name} has no effect on a scene: {remedy}')
+    raise types.UsageError(f'--{min(useless)} has no effect on a scene: leave it out')
   config = flags.config_of_command_line([argv[0], *_NEUTRAL, *rest], own)
   name = config.name().removeprefix(f'{config.method}_')
   _write(config, values.out_dir or os.path.join('scenes', name), values.also)

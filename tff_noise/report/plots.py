@@ -62,7 +62,7 @@ def accuracy(
   figure, axes = style.new_axes(height=3.4)
   known = np.isfinite(values)
   x, y = rounds[known], values[known]
-  if validation is not None and len(y):
+  if validation is not None and np.isfinite(validation[known]).any():
     _draw_validation(axes, x, y, validation[known])
   _line(axes, x, y, style.DARK)
   if len(y):

@@ -239,7 +239,7 @@ def _curves(run, scene):
         'accuracy',
         plots.accuracy(
             run.rounds, run.metrics['test_accuracy'], stages,
-            run.metrics.get('validation_accuracy'),
+            _numeric(run, 'validation_accuracy', None),
         ),
         'Share of the clean test examples that the global model gets right.' + _stages(spans),
     ))
@@ -257,8 +257,8 @@ def _curves(run, scene):
 
 
 def _numeric(run, name, default):
-  values = run.metrics.get(name, default)
-  return values if values.dtype.kind == 'f' else default
+  values = run.metrics.get(name)
+  return values if values is not None and values.dtype.kind == 'f' else default
 
 
 def _stages(spans):
