@@ -19,6 +19,8 @@ if os.getppid() == parent:
 """
 
 _STOP_SECONDS = 5
+# Longer than a program takes to unwind.
+_UNHEARD_SECONDS = 30.0
 
 
 @contextlib.contextmanager
@@ -26,17 +28,24 @@ def terminable() -> Iterator[None]:
   """Makes Ctrl-C and SIGTERM unwind this program at once, so that its children are stopped.
 
   At once under `asyncio.run` too, which otherwise takes Ctrl-C for itself and tells the program at
-  its next `await`: after the round.
+  its next `await`: after the round. And once more after a while, if the program is still here:
+  Python throws away what is raised while it collects garbage.
   """
+  asked = []
 
   def unwind(signum, frame):
     del frame  # Unused.
-    raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)
+    if signum != signal.SIGALRM or not asked:
+      asked.append(signum)
+    signal.setitimer(signal.ITIMER_REAL, _UNHEARD_SECONDS)
+    raise KeyboardInterrupt if asked[-1] == signal.SIGINT else SystemExit(128 + asked[-1])
 
-  previous = {number: signal.signal(number, unwind) for number in (signal.SIGINT, signal.SIGTERM)}
+  numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+  previous = {number: signal.signal(number, unwind) for number in numbers}
   try:
     yield
   finally:
+    signal.setitimer(signal.ITIMER_REAL, 0)
     for number, handler in previous.items():
       signal.signal(number, handler)
 

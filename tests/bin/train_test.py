@@ -507,6 +507,7 @@ _MISTAKES = (
     ('stray', 'stray', '--name=value'),
     ('--scene=missing.npz', 'missing.npz', 'no such file'),
     ('--flagfile=missing.flags', 'missing.flags', ''),
+    (f'--flagfile={sys.executable}', '--flagfile is no text', 'a flag on each line'),
 )
 
 # Calls the program for each line of arguments on stdin.
@@ -565,6 +566,11 @@ class MistakeTest(parameterized.TestCase):
     self.assertIn(allowed, err)
     self.assertEqual(out, '')
     self.assertEmpty(os.listdir(root) if os.path.exists(root) else [])
+
+  def test_a_value_of_two_lines_is_told_in_one(self):
+    status, _, err = _run_here('--noise=loud\nand clear')
+    self.assertEqual(status, 2)
+    self.assertLen(err.splitlines(), 1)
 
   def test_a_process_ends_with_that_status(self):
     arguments = f'--root_dir={self.root} --method=fedavgg --clients_per_round=5'

@@ -161,6 +161,8 @@ class ParseTest(FlagsTestCase):
       ('--clientz=3', "Unknown command line flag 'clientz'. Did you mean: .*\\bclients\\b"),
       ('--clients=many', "^--clients must be a whole number, got 'many'$"),
       ('--clients=1.5', '--clients must be a whole number'),
+      ('--noresume=true', '--noresume=true does not take an argument'),
+      ('--rounds', 'Missing value for flag --rounds; flags are written --name=value'),
       ('--clients=', "--clients must be a whole number, got ''"),
       ('--momentum=0: 5', "--momentum must be a number, got '0: 5'"),
       ('--noise_rate=high', '--noise_rate must be a number'),

@@ -356,6 +356,12 @@ class PicturesTest(SectionTestCase):
     )
 
 
+  def test_a_score_of_which_some_were_taken_is_not_shaded(self):
+    values, taken = np.array([0.0, 0, 0, 2, 4]), np.array([True, False, True, False, True])
+    [(low, high)] = correction_plots._noisy_ranges(values, taken)
+    self.assertEqual(low, 3)
+    self.assertGreater(high, 4)
+
   def test_clients_of_one_score_and_rate_stand_side_by_side(self):
     scores, rates = np.array([1.0, 1, 1, 2, 2, np.nan]), np.array([0.0, 0.001, 0.8, 0, np.nan, 0])
     moved = correction_plots._side_by_side(scores, rates, (0.0, 10.0))

@@ -39,7 +39,7 @@ def write_npz(
   """
   xs, ys, owners = [], [], []
   for number, examples in enumerate(_by_client(clients)):
-    for example in _numpy(examples):
+    for example in _numpy(examples, 'clients must be a list with the examples of each'):
       image, label = _pair(example, x, y)
       xs.append(image)
       ys.append(label)
@@ -47,13 +47,18 @@ def write_npz(
   arrays = {'x': _stacked(xs), 'y': np.array(ys), 'client': np.array(owners)}
   if test is not None:
     several = _by_client(test) if hasattr(test, 'client_ids') else [test]
-    pairs = [_pair(example, x, y) for examples in several for example in _numpy(examples)]
+    pairs = [
+        _pair(example, x, y)
+        for examples in several
+        for example in _numpy(examples, 'test must be examples, not by client')
+    ]
     arrays |= {
         'x_test': _stacked([image for image, _ in pairs]),
         'y_test': np.array([label for _, label in pairs]),
     }
-  if len(class_names):
-    arrays['class_names'] = np.array(class_names)
+  names = list(class_names or ()) if not isinstance(class_names, np.ndarray) else class_names
+  if len(names):
+    arrays['class_names'] = np.array([str(name) for name in names])
   try:
     _write(path, arrays)
   except OSError as error:
@@ -76,38 +81,51 @@ def _by_client(clients):
   """The examples of each client in turn."""
   if hasattr(clients, 'create_tf_dataset_for_client'):
     return (clients.create_tf_dataset_for_client(name) for name in clients.client_ids)
+  if not isinstance(clients, Iterable):
+    raise types.UsageError(
+        'clients must be a ClientData, or a list or mapping with the examples of each, found '
+        f'{type(clients).__name__}'
+    )
   return clients.values() if isinstance(clients, Mapping) else clients
 
 
-def _numpy(examples):
+def _numpy(examples, wanted):
   """A `tf.data.Dataset` as NumPy; anything else as it is."""
+  if not isinstance(examples, Iterable) or isinstance(examples, str):
+    raise types.UsageError(f'{wanted}, found {type(examples).__name__} in their place')
   return getattr(examples, 'as_numpy_iterator', examples.__iter__)()
 
 
 def _pair(example, x, y):
   try:
     image, label = (example[x], example[y]) if isinstance(example, Mapping) else example
-    if not np.ndim(label) and int(label) == label:
-      return np.asarray(image), int(label)
   except (KeyError, TypeError, ValueError) as error:
-    what = ', '.join(example) if isinstance(example, Mapping) else type(example).__name__
+    what = ', '.join(map(str, example)) if isinstance(example, Mapping) else type(example).__name__
     raise types.UsageError(
         f'an example must be a pair of image and label, or a mapping with {x!r} and {y!r} (name '
         f'others by x= and y=), found {what}'
     ) from error
-  if not np.ndim(label):
-    raise types.UsageError(f'a label must be an integer, found {label}; number the classes')
-  raise types.UsageError(
-      f'an example has {np.size(label)} labels: are these batches? Give dataset.unbatch()'
-  )
+  if np.ndim(label):
+    raise types.UsageError(
+        f'an example has {np.size(label)} labels. Give dataset.unbatch() if these are batches, '
+        'np.argmax(label) if classes are marked'
+    )
+  try:
+    if int(label) == label:
+      return np.asarray(image), int(label)
+  except (TypeError, ValueError, OverflowError):
+    pass
+  raise types.UsageError(f'a label must be an integer, found {label!r}; number the classes')
 
 
 def _stacked(xs):
   """`[n, ...]`; images of floats in [0, 1] become bytes, as files have them."""
+  if not xs:
+    raise types.UsageError('there are no examples: give some')
   shapes = {image.shape for image in xs}
   if len(shapes) != 1:
     raise types.UsageError(
-        f'all examples must have one shape, found {sorted(shapes) or "none"}: bring them to one'
+        f'all examples must have one shape, found {sorted(shapes)}: bring them to one'
     )
   found = np.stack(xs)
   if found.dtype.kind not in 'iufb':

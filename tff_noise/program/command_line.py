@@ -36,8 +36,8 @@ def parse(
     rest = values(list(argv), known_only=known_only)[1:]
   except flags.IllegalFlagValueError as error:
     raise types.UsageError(_wrong_value(defined, error)) from error
-  except flags.Error as error:
-    raise types.UsageError(' '.join(str(error).split())) from error
+  except (flags.Error, ValueError) as error:  # ValueError: --noNAME=VALUE, a file that is no text.
+    raise types.UsageError(_refused(error)) from error
   if rest and not known_only:
     raise types.UsageError(f'unexpected argument {rest[0]!r}; flags are written --name=value')
   return values, rest
@@ -52,6 +52,15 @@ def _wrong_value(defined, error):
   }.get(defined[name].flag_type() if name in defined else '')
   value = text.removeprefix(f'flag --{name}=').removesuffix(f': {error.__context__}')
   return f'--{name} must be {wanted}, got {value!r}' if wanted else text
+
+
+def _refused(error):
+  text = ' '.join(str(error).split()).removeprefix('ERROR:: ')
+  if text.startswith('Missing value for flag '):
+    return text + '; flags are written --name=value'
+  if isinstance(error, UnicodeDecodeError):
+    return f'--flagfile is no text ({text}); it has a flag on each line'
+  return text
 
 
 def as_called(text: str) -> str:
@@ -77,18 +86,17 @@ def run(name: str, body: Callable[[], int], interrupted: str = 'interrupted') ->
   os.chdir(os.environ.get('BUILD_WORKING_DIRECTORY', '.'))
   try:
     status = body()
-    sys.stdout.flush()
+    if sys.stdout is not None:  # Closed by who started the program.
+      sys.stdout.flush()
     return status
   except BrokenPipeError:
     # Whoever reads, as `head` does, has enough; Python would complain when it ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141
-  except types.UsageError as error:
-    print(f'{name}: {error}', file=sys.stderr)
-    return 2
-  except types.RunError as error:
-    print(f'{name}: {error}', file=sys.stderr)
-    return 1
+  except (types.UsageError, types.RunError) as error:
+    # One line, whatever values of the user's are in it.
+    print(f'{name}: {" ".join(str(error).splitlines())}', file=sys.stderr)
+    return 2 if isinstance(error, types.UsageError) else 1
   except ModuleNotFoundError as error:
     if error.name != 'tensorflow_federated':
       raise

@@ -234,10 +234,10 @@ def _draw_measures(axes, rounds, measures):
 
 def _noisy_ranges(values, taken):
   """The ranges of a score that hold the clients taken for noisy, each up to the middle between it
-  and the next client.
+  and the next client. Of a score of which some are and some are not, none.
   """
-  order = np.argsort(values, kind='stable')
-  values, taken = values[order], taken[order]
+  values, which = np.unique(values, return_inverse=True)
+  taken = np.array([taken[which == i].all() for i in range(len(values))], bool)
   starts = np.flatnonzero(np.diff(taken.astype(int), prepend=0) == 1)
   ends = np.flatnonzero(np.diff(taken.astype(int), append=0) == -1)
   padded = np.concatenate([[-np.inf], values, [np.inf]])
@@ -296,7 +296,7 @@ def _draw_distribution(axes, score, judgement):
 def _side_by_side(x, y, limits):
   """Moves clients that would hide each other apart: of equal scores and next to equal rates."""
   moved = np.array(x, np.float64)
-  places = np.stack([moved, np.round(y, 2)], axis=1)
+  places = np.stack([moved, np.round(20 * np.asarray(y))], axis=1)
   span = limits[1] - limits[0]
   # They stay nearer to their own score than to another.
   room = 0.6 * min(np.diff(np.unique(x[np.isfinite(x)])), default=span)

@@ -78,12 +78,11 @@ def accuracy(
 
 
 def _draw_validation(axes, rounds, test, validation):
-  axes.plot(
-      rounds, validation, color=style.FAINT, linestyle='--', linewidth=1.1, label='validation'
-  )
+  axes.plot(rounds, validation, color=style.FAINT, linewidth=1.1, label='validation')
   chosen = int(np.nanargmax(validation))
   axes.plot(
-      rounds[chosen], test[chosen], 's', color='white', markersize=8, markeredgecolor=style.DARK,
+      # The best round is seen within it where both are one.
+      rounds[chosen], test[chosen], 's', color='none', markersize=12, markeredgecolor=style.DARK,
       markeredgewidth=1.5, zorder=3,
       label=f'chosen by validation: {test[chosen]:.3f} in round {rounds[chosen]}',
   )
