@@ -2,9 +2,10 @@
 # Prints the path of a Python that TensorFlow Federated has wheels for and that can make a virtual
 # environment. Asked by bazelw and by the repository rule.
 
-# A name on PATH may be a shim without a Python behind it, so each candidate is run. The last one is what
-# Debian installs, also where another python3 comes first on PATH.
-for python in python3.11 python3.10 python3 /usr/bin/python3; do
+# First a distribution's, which is compiled by profiles of its use: building computations takes it a sixth
+# less than one that pyenv compiled. A name on PATH may be a shim without a Python behind it, so each
+# candidate is run.
+for python in /usr/bin/python3{.11,.10,} python3.11 python3.10 python3; do
   "$python" -c '
 import sys
 if sys.version_info[:2] not in [(3, 10), (3, 11)]:
