@@ -1,5 +1,6 @@
 """Tests of initial weights from files."""
 
+import functools
 import os
 
 import h5py
@@ -30,6 +31,11 @@ def _filled(network):
   for i, variable in enumerate(network.weights):
     variable.assign(np.random.default_rng(i).random(variable.shape))
   return network
+
+
+@functools.cache
+def _filled_and_model(name):
+  return _filled(_network(name=name)), _model(name=name)
 
 
 def _checkpoint(network, path):
@@ -102,9 +108,9 @@ class LoadTest(federated_test_case.FederatedTestCase):
 
   @parameterized.product(save=list(_FORMATS), name=['cnn', 'vit_tiny', 'resnet18'])
   def test_every_layer_of_every_format(self, save, name):
-    network = _filled(_network(name=name))
+    network, model = _filled_and_model(name)
     path = _FORMATS[save](network, self._path)
-    found = weights.load(_model(name=name), path, _SEED)
+    found = weights.load(model, path, _SEED)
     self.assertEqual(found.num_layers, sum(1 for x in network.layers if x.weights))
     for kind in ('trainable', 'non_trainable'):
       ours, theirs = getattr(found.weights, kind), getattr(network, f'{kind}_variables')

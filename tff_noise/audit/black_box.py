@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 from scipy import stats
 
 # What is audited: `report(labels int32 [n], example_ids int64 [n], client) -> int32 [n]`, labels
@@ -116,13 +117,8 @@ def log_two_sided_bound(successes, trials, probability) -> np.ndarray:
 
   Chernoff's 2 exp(-n KL(k / n || p)): valid for every n, and cheap for millions of counts.
   """
-  successes, trials, probability = np.broadcast_arrays(
-      np.asarray(successes, np.float64), trials, probability
+  successes, trials, probability = map(np.asarray, (successes, trials, probability))
+  divergence = special.rel_entr(successes, trials * probability) + special.rel_entr(
+      trials - successes, trials * (1 - probability)
   )
-  with np.errstate(divide='ignore', invalid='ignore'):
-    rate = successes / trials
-    kept = np.where(successes > 0, successes * np.log(rate / probability), 0)
-    missed = np.where(
-        successes < trials, (trials - successes) * np.log((1 - rate) / (1 - probability)), 0
-    )
-  return np.minimum(0, math.log(2) - (kept + missed))
+  return np.minimum(0, math.log(2) - divergence)
