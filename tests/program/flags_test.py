@@ -299,12 +299,15 @@ class EffectTest(FlagsTestCase):
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
       config = self.command_line(
-          '--method=fedprox', '--rounds=3', '--param=mu=1', '--rounds=5', '--param=term=norm'
+          '--method=fedprox', '--rounds=3', '--param=mu=1', '--rounds=5', '--param=term=norm',
+          '--param=mu=2',
       )
     self.assertEqual(config.rounds, 5)
-    self.assertEqual(
-        said.getvalue(), 'flags: --rounds is given 2 times; the last, 5, holds\n'
-    )
+    self.assertEqual(config.method_params().mu, 2)
+    self.assertEqual(said.getvalue().splitlines(), [
+        'flags: --param=mu=1 is given again; the last holds',
+        'flags: --rounds is given 2 times; the last, 5, holds',
+    ])
 
   def test_what_a_later_file_changes_is_said(self):
     file = self._file('--dataset=digits', '--rounds=7', '--param=weight=0.5')

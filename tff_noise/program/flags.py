@@ -288,6 +288,8 @@ def config_of_command_line(
           f'flags: --{name} is given {asked_for[name].present} times; the last, '
           f'{_as_text(asked_for[name].value)}, holds', file=sys.stderr,
       )
+    for again in _overridden(asked_for[name].value) if name in repeated() else ():
+      print(f'flags: --{name}={again} is given again; the last holds', file=sys.stderr)
     asked, taken = (_as_taken(v[name].value) for v in (asked_for, values))
     if asked != taken and not (isinstance(asked, tuple) and set(asked) <= set(taken)):
       print(
@@ -333,6 +335,11 @@ def _as_text(value):
 def _last_of_each(assignments):
   """Later ones win, as later flags do: a file's can be overridden."""
   return tuple({text.partition('=')[0]: text for text in assignments}.values())
+
+
+def _overridden(assignments):
+  """Those that a later one of the same name takes the place of."""
+  return [text for text in assignments if text not in _last_of_each(assignments)]
 
 
 # What absl appends to the help of a flag that may be.
