@@ -111,6 +111,7 @@ def _entries(name, folder):
 
 
 class ContractTest(federated_test_case.FederatedTestCase):
+  OPTIMIZES_GRAPHS = True
 
   def _assert_same(self, first, second):
     """All of two states: server, records, participations, clients' own states, the ledger."""
