@@ -1,6 +1,7 @@
 """Tests of grids: from files, from flags, and the mistakes in them."""
 
 import copy
+import functools
 import itertools
 import os
 
@@ -301,6 +302,11 @@ class FromFlagsTest(parameterized.TestCase):
       self._grid(vary=[text])
 
 
+@functools.cache
+def _load(name, scale):
+  return grid.load(os.path.join('configs/grids', name), scale, None, (), 'runs')
+
+
 class PaperGridsTest(parameterized.TestCase):
 
   @parameterized.product(
@@ -308,7 +314,7 @@ class PaperGridsTest(parameterized.TestCase):
       scale=['full', 'reduced'],
   )
   def test_every_table_of_the_papers_loads(self, name, scale):
-    loaded = grid.load(os.path.join('configs/grids', name), scale, None, (), 'runs')
+    loaded = _load(name, scale)
     self.assertNotEmpty(loaded.published)
     for mean, sd in loaded.published.values():
       self.assertBetween(mean, 0, 100)
@@ -320,7 +326,7 @@ class PaperGridsTest(parameterized.TestCase):
   )
   def test_labels_are_noisy_where_they_are_split(self, name, scale):
     # Which only the drawing of the scene would refuse.
-    for cell in grid.load(os.path.join('configs/grids', name), scale, None, (), 'runs').cells:
+    for cell in _load(name, scale).cells:
       config = cell.config
       self.assertEqual(config.seed, cell.seed)
       self.assertFalse(
@@ -336,7 +342,7 @@ class PaperGridsTest(parameterized.TestCase):
       with open(os.path.join('configs/grids', name), encoding='utf-8') as file:
         if scale not in yaml.safe_load(file)['scales']:
           continue
-      loaded = grid.load(os.path.join('configs/grids', name), scale, None, (), 'runs')
+      loaded = _load(name, scale)
       for config in (c.config for c in loaded.cells):
         if config.method == 'fedcorr':
           rows.add(name)
@@ -356,7 +362,7 @@ class PaperGridsTest(parameterized.TestCase):
       *sorted(n for n in os.listdir('configs/grids') if n.endswith('.yaml') and '_table' not in n)
   )
   def test_grid_without_a_paper_loads(self, name):
-    loaded = grid.load(os.path.join('configs/grids', name), 'reduced', None, (), 'runs')
+    loaded = _load(name, 'reduced')
     self.assertNotEmpty(loaded.cells)
 
 

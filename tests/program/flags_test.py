@@ -129,10 +129,10 @@ class ParseTest(FlagsTestCase):
     self.assertEqual((config.label_epsilon, config.label_prior), ('2', 'inverse'))
 
   def test_noise_of_a_target_is_part_of_the_configuration(self):
-    flags_ = ('--method=fedavg', '--rounds=5', '--client_sampling=poisson')
+    flags_ = ('--method=fedavg', '--rounds=5', '--client_sampling=cyclic')
     config = self.config(*flags_, '--target_client_epsilon=2')
     self.assertGreater(config.client_dp_noise, 0)
-    self.assertEqual(config.client_sampling, 'poisson')
+    self.assertEqual(config.client_sampling, 'cyclic')
     # Given both, as in a configuration that is read back, it is the same run.
     again = self.config(
         *flags_, '--target_client_epsilon=2', f'--client_dp_noise={config.client_dp_noise}'

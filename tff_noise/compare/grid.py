@@ -6,6 +6,7 @@ that draw it alike: not for those that visit clients in an order (FedCorr's pre-
 them (Power-of-Choice, ClipFL once it has pruned) or ask them all (RHFL).
 """
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -230,10 +231,10 @@ def _from_content(content, scale, seeds, extra, root_dir):
       f'baseline {content["baseline"]!r} is no method of it; methods: {", ".join(names)}',
   )
   cells = tuple(
-      _cell(method, setting, seed, common, extra, root_dir)
+      cell
       for setting in settings
       for method in methods
-      for seed in seeds
+      for cell in _cells(method, setting, seeds, common, extra, root_dir)
   )
   _check_names(cells)
   _check_read(cells, program_flags.given(['compare', *program_flags.without_files(extra)]))
@@ -335,18 +336,23 @@ def _published(published, methods, settings):
   return numbers
 
 
-def _cell(method, setting, seed, common, extra, root_dir):
+def _cells(method, setting, seeds, common, extra, root_dir):
   chosen = {**common, **setting.flags, **method.flags, **method.at.get(setting.name, {})}
   given = {text.removeprefix('--').partition('=')[0] for text in extra}
   reserved = [name for name in _RESERVED if name in chosen or name in given]
   _require(not reserved, f'--{", --".join(reserved)} cannot be set in a grid')
-  arguments = (*_arguments(chosen), *extra, f'--seed={seed}', f'--root_dir={root_dir}')
+  arguments, at = (*_arguments(chosen), *extra), f'--root_dir={root_dir}'
   try:
-    config = program_flags.config_from(program_flags.parse(['train', *arguments]))
+    # Once for all seeds: absl copies every flag there is.
+    config = program_flags.config_from(program_flags.parse(['train', *arguments, at]))
+    configs = [dataclasses.replace(config, seed=seed) for seed in seeds]
     effect.check_drawn(config, [*chosen, *given])
   except types.UsageError as error:
     raise types.UsageError(f'{method.name}, {setting.name}: {error}') from error
-  return Cell(method.name, setting.name, seed, arguments, config)
+  return [
+      Cell(method.name, setting.name, seed, (*arguments, f'--seed={seed}', at), config)
+      for seed, config in zip(seeds, configs, strict=True)
+  ]
 
 
 def _arguments(chosen):
