@@ -33,6 +33,7 @@ from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
 from tff_noise.program import clients as clients_lib
 from tff_noise.program import training
+from tff_noise.runtimes import local
 from tff_noise.selection import availability as availability_lib
 from tff_noise.selection import policies
 from tff_noise.uplink import disclosure
@@ -111,6 +112,7 @@ def _entries(name, folder):
 
 
 class ContractTest(federated_test_case.FederatedTestCase):
+  # As what programs run; other tests of methods do not.
   OPTIMIZES_GRAPHS = True
 
   def _assert_same(self, first, second):
@@ -192,6 +194,18 @@ class ContractTest(federated_test_case.FederatedTestCase):
         self.assertEqual(
             json.dumps(summary(whole.records)), json.dumps(summary(state.records))
         )
+
+  @parameterized.named_parameters(*_ALL)
+  def test_graphs_that_are_not_optimised_compute_the_same(self, name):
+    # On these other tests hold whole runs against NumPy's.
+    optimised = _ran(name).state
+    with federated_test_case.unoptimised_graphs(), local.runtime(max_concurrent_clients=2):
+      plain, _ = _run(_build(name), self.create_tempdir().full_path)
+    # Most within 1e-5; what RHFL and RoFL train grows rounding.
+    tf.nest.map_structure(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
+        *((s.state, s.own) for s in (plain, optimised)),
+    )
 
   def test_what_resumes_has_to_carry_is_there(self):
     # Or the test above would say little of FedCorr.

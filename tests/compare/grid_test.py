@@ -16,6 +16,7 @@ from tff_noise.compare import grid
 from tff_noise.data import noise
 from tff_noise.data import partition
 from tff_noise.federated import task as task_lib
+from tff_noise.program import flags
 
 _CONTENT = {
     'title': 'A table',
@@ -68,6 +69,13 @@ class LoadTest(GridTestCase):
     self.assertEqual(loaded.methods, ('FedAvg', 'Ours', 'GCE'))
     self.assertEqual(loaded.settings, ('low', 'high'))
     self.assertEqual(loaded.seeds, (3, 4))
+
+  def test_a_cells_arguments_are_those_of_its_run(self):
+    # Read once for all seeds here, and by each run for itself.
+    for cell in self.load(extra=('--client_dp_clip=0.5', '--client_dp_noise=1')).cells:
+      read = flags.config_from(flags.parse(['train', *cell.arguments]))
+      self.assertEqual(read, cell.config)
+      self.assertEqual(read.seed, cell.seed)
 
   def test_methods_win_over_settings_win_over_scales(self):
     self.content['scales']['reduced']['flags']['noise_rate'] = 0.1

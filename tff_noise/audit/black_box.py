@@ -118,6 +118,7 @@ def log_two_sided_bound(successes, trials, probability) -> np.ndarray:
   Chernoff's 2 exp(-n KL(k / n || p)): valid for every n, and cheap for millions of counts.
   """
   successes, trials, probability = map(np.asarray, (successes, trials, probability))
+  # n KL(k / n || p) = k ln(k / (n p)) + (n - k) ln((n - k) / (n (1 - p))).
   divergence = special.rel_entr(successes, trials * probability) + special.rel_entr(
       trials - successes, trials * (1 - probability)
   )

@@ -337,22 +337,25 @@ def _published(published, methods, settings):
 
 
 def _cells(method, setting, seeds, common, extra, root_dir):
+  """The cells of a method in a setting, one for each seed."""
   chosen = {**common, **setting.flags, **method.flags, **method.at.get(setting.name, {})}
   given = {text.removeprefix('--').partition('=')[0] for text in extra}
   reserved = [name for name in _RESERVED if name in chosen or name in given]
   _require(not reserved, f'--{", --".join(reserved)} cannot be set in a grid')
-  arguments, at = (*_arguments(chosen), *extra), f'--root_dir={root_dir}'
+  shared, root = (*_arguments(chosen), *extra), f'--root_dir={root_dir}'
   try:
     # Once for all seeds: absl copies every flag there is.
-    config = program_flags.config_from(program_flags.parse(['train', *arguments, at]))
-    configs = [dataclasses.replace(config, seed=seed) for seed in seeds]
+    config = program_flags.config_from(program_flags.parse(['train', *shared, root]))
     effect.check_drawn(config, [*chosen, *given])
+    return [
+        Cell(
+            method.name, setting.name, seed, (*shared, f'--seed={seed}', root),
+            dataclasses.replace(config, seed=seed),
+        )
+        for seed in seeds
+    ]
   except types.UsageError as error:
     raise types.UsageError(f'{method.name}, {setting.name}: {error}') from error
-  return [
-      Cell(method.name, setting.name, seed, (*arguments, f'--seed={seed}', at), config)
-      for seed, config in zip(seeds, configs, strict=True)
-  ]
 
 
 def _arguments(chosen):

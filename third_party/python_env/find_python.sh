@@ -2,8 +2,8 @@
 # Prints the path of a Python that TensorFlow Federated has wheels for and that can make a virtual
 # environment. Asked by bazelw and by the repository rule.
 
-# First a distribution's, which is compiled by profiles of its use: building computations takes it a sixth
-# less than one that pyenv compiled. A name on PATH may be a shim without a Python behind it, so each
+# First a distribution's, which has profile-guided optimisation: building computations takes a sixth less
+# time than by one that pyenv compiled. A name on PATH may be a shim without a Python behind it, so each
 # candidate is run.
 for python in /usr/bin/python3{.11,.10,} python3.11 python3.10 python3; do
   "$python" -c '
