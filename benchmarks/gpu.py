@@ -3,15 +3,17 @@
   python -m benchmarks.gpu [--wheels=DIR] [--sizes=tiny]
 
 Trains with `bin/train --runtime=accelerator`, as users do, on images made up from a seed: ResNet-18
-and `cnn` on 10 clients x 500 images x 5 epochs, the stages of FedCorr, and one round on the GPU and
-on the CPU from the same weights. Prints Markdown:
+and `cnn` on 10 clients x 500 images x 5 epochs, `cnn` with other numbers of clients at a time, the
+stages of FedCorr, and a round on the GPU and on the CPU from the same weights. Prints Markdown:
 
 * seconds a round without evaluation; a stage's first round, which waits for kernels, by itself;
 * of the whole run, from nvidia-smi: the share of time in which the device was busy after the first
   round, and the most memory that it held beyond what it holds without the run;
 * on which devices TensorFlow put the operations of the largest computation (a client's, mostly);
-* how far weights (the largest difference, over the largest weight of its tensor) and losses of one
-  round are from the CPU's, and, on a GPU, from those of the same round once more.
+* how far weights (the largest difference, over the largest weight of its tensor) and losses of a
+  round are from the CPU's. Training magnifies differences: as a yardstick, how far the CPU is from
+  itself with a learning rate that differs in its last bit;
+* how far those of a round on a GPU are from those of the same round once more.
 
 --sizes=tiny takes about a minute on two idle cores, and shows that all of it runs.
 
@@ -56,6 +58,7 @@ class Sizes(NamedTuple):
     epochs: Of a client in a round.
     rounds: Of a run, and of each stage of FedCorr after pre-processing, which takes C rounds.
     correction: The model on which FedCorr is run.
+    at_a_time: How many clients are computed side by side, beside the program's default.
     compared: The models of which a round of two clients and one epoch is computed twice.
   """
 
@@ -64,13 +67,28 @@ class Sizes(NamedTuple):
   epochs: int
   rounds: int
   correction: str
+  at_a_time: tuple[int, ...]
   compared: tuple[str, ...]
 
 
 SIZES = {
-    'full': Sizes(10, 500, 5, 4, 'cnn', ('cnn', 'resnet18')),
-    'tiny': Sizes(2, 8, 1, 2, 'cnn', ('cnn',)),
+    'full': Sizes(10, 500, 5, 4, 'cnn', (1, 4, 8), ('cnn', 'resnet18')),
+    'tiny': Sizes(2, 8, 1, 2, 'cnn', (), ('cnn',)),
 }
+
+
+class Way(NamedTuple):
+  """A way to compute a round: variables of the environment, and flags."""
+
+  environment: Mapping[str, str]
+  flags: tuple[str, ...] = ()
+
+
+_CPU = {'CUDA_VISIBLE_DEVICES': '-1'}
+# The float32 after 0.01.
+_LAST_BIT = Way(_CPU, ('--learning_rate=0.010000001',))
+# NVIDIA's libraries sum in whatever order their threads come.
+_ORDERED = Way({'TF_DETERMINISTIC_OPS': '1'}, ('--max_concurrent_clients=1',))
 
 
 class Mistake(Exception):
@@ -245,6 +263,12 @@ def workloads(sizes: Sizes) -> dict[str, tuple[str, ...]]:
   return {
       'ResNet-18': (*plain, '--model=resnet18'),
       'cnn': (*plain, '--model=cnn'),
+      **{
+          f'cnn, {number} at a time': (
+              *plain, '--model=cnn', f'--max_concurrent_clients={number}'
+          )
+          for number in sizes.at_a_time
+      },
       f'FedCorr, {sizes.correction}': (
           *common, all_of_them, '--method=fedcorr', '--allow_per_client_disclosure',
           '--noise=client_uniform', f'--model={sizes.correction}',
@@ -295,12 +319,12 @@ def _workload_rows(name, flags, root):
     )
 
 
-def _one_round(name, model, sizes, environment, root):
+def _one_round(name, model, sizes, way, root):
   flags = (
       '--method=fedavg', '--noise=none', f'--model={model}', f'--clients={sizes.clients}',
-      '--clients_per_round=2', '--local_epochs=1', '--rounds=1',
+      '--clients_per_round=2', '--local_epochs=1', '--rounds=1', *way.flags,
   )
-  return _train(f'{model}_{name}', flags, environment, root)
+  return _train(f'{model}_{name}', flags, way.environment, root)
 
 
 def _differences(here, there):
@@ -312,20 +336,18 @@ def _differences(here, there):
   return [f'{value:.1e}' for value in (relative_difference(here, there), *losses)]
 
 
-def _parity_rows(model, sizes, environments, root):
+def _parity_rows(model, sizes, ways, root):
   """Rows of the second table: one for each way to compute what the CPU computes."""
-  there = _one_round('cpu', model, sizes, {'CUDA_VISIBLE_DEVICES': '-1'}, root)
-  for number, (name, environment) in enumerate(environments.items()):
-    here = _one_round(number, model, sizes, environment, root)
+  there = _one_round('cpu', model, sizes, Way(_CPU), root)
+  for number, (name, way) in enumerate(ways.items()):
+    here = _one_round(number, model, sizes, way, root)
     yield (f'{model}{name}', *_differences(here, there))
 
 
-def _repeated_rows(model, sizes, environments, root):
+def _repeated_rows(model, sizes, ways, root):
   """Rows of the third table: the same round twice, on the GPU both times."""
-  for number, (name, environment) in enumerate(environments.items()):
-    first, again = (
-        _one_round(f'{number}_{run}', model, sizes, environment, root) for run in 'ab'
-    )
+  for number, (name, way) in enumerate(ways.items()):
+    first, again = (_one_round(f'{number}_{run}', model, sizes, way, root) for run in 'ab')
     yield (f'{model}{name}', *_differences(again, first))
 
 
@@ -361,18 +383,18 @@ def _measure(sizes, root):
   )
   compared = ('weights', 'train loss', 'test loss')
 
-  def table(title, rows, environments):
-    by_model = {model: rows(model, sizes, environments, root) for model in sizes.compared}
+  def table(title, rows, ways):
+    by_model = {model: rows(model, sizes, ways, root) for model in sizes.compared}
     return _print_table((title, *compared), by_model)
 
+  against_cpu, yardstick = 'one round, against the CPU', {', CPU, last bit': _LAST_BIT}
   if devices.startswith('no GPU'):
-    return table('one round, against the CPU', _parity_rows, {'': {}}) and ran
-  # By default NVIDIA's libraries keep 10 bits of the factors of products, from Ampere on.
-  exact = {'': {}, ', without TF32': {'NVIDIA_TF32_OVERRIDE': '0'}}
-  # And sum in whatever order their threads come.
-  ordered = {'': {}, ', deterministic operations': {'TF_DETERMINISTIC_OPS': '1'}}
-  parity = table('one round, against the CPU', _parity_rows, exact)
-  repeated = table('one round, against itself', _repeated_rows, ordered)
+    return table(against_cpu, _parity_rows, yardstick) and ran
+  half = Way({}, ('--mixed_precision',))
+  ways = {'': Way({}), ', bfloat16': half, **yardstick}
+  parity = table(against_cpu, _parity_rows, ways)
+  ways = {'': Way({}), ', deterministic operations, one client at a time': _ORDERED}
+  repeated = table('one round, against itself', _repeated_rows, ways)
   return ran and parity and repeated
 
 

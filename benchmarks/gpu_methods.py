@@ -31,6 +31,7 @@ def run_part(folder: str, part: int, parts: int) -> None:
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   from tff_noise.runtimes import accelerator
 
+  accelerator.take_memory_as_needed()  # A task is built before its runtime opens.
   print(accelerator.describe_devices(), file=sys.stderr)
   for name in list(catalog.ALGORITHMS)[part::parts]:
     try:

@@ -64,9 +64,11 @@ class WholeTest(parameterized.TestCase):
     # ResNet-18 is another network than `cnn`.
     resnet, cnn = (sum(map(int, re.findall(r'(\d+) on', row[7]))) for row in table[2:4])
     self.assertGreater(resnet, 2 * cnn)
-    self.assertEqual([parity[0][0], parity[2][0]], ['one round, against the CPU', 'cnn'])
+    self.assertEqual(
+        [parity[0][0], parity[2][0]], ['one round, against the CPU', 'cnn, CPU, last bit']
+    )
+    self.assertGreater(float(parity[2][1]), 0)
     self.assertLess(max(map(float, parity[2][1:])), 1e-2)
-
 
   @parameterized.parameters(*gpu.SIZES)
   def test_flags_of_every_size_are_those_of_the_program(self, name):
@@ -123,22 +125,22 @@ class RunTest(absltest.TestCase):
     asked = []
 
     def train(name, flags, environment, root):
-      del flags, root  # Unused.
-      asked.append((name, environment))
+      del root  # Unused.
+      asked.append((name, environment, '--slowly' in flags))
       run = self._with_weights([4.0, 1.0 + len(asked) % 2])
       for file, text in (('metrics', 'train_loss,test_loss\n2,4\n'), ('timing', 'seconds\n3\n')):
         with open(os.path.join(run.folder, f'{file}.csv'), 'w', encoding='utf-8') as written:
           written.write(text)
       return run
 
-    ways = {'': {}, ', slowly': {'SLOW': '1'}}
+    ways = {'': gpu.Way({}), ', slowly': gpu.Way({'SLOW': '1'}, ('--slowly',))}
     with mock.patch.object(gpu, '_train', train):
       rows = list(gpu._repeated_rows('cnn', gpu.SIZES['tiny'], ways, ''))
     self.assertEqual(rows, [
         ('cnn', '2.5e-01', '0.0e+00', '0.0e+00'), ('cnn, slowly', '2.5e-01', '0.0e+00', '0.0e+00'),
     ])
-    self.assertLen({name for name, _ in asked}, 4)  # No run is another's.
-    self.assertEqual([e for _, e in asked], [{}, {}, {'SLOW': '1'}, {'SLOW': '1'}])
+    self.assertLen({name for name, *_ in asked}, 4)  # No run is another's.
+    self.assertEqual([(e, s) for _, e, s in asked], [({}, False)] * 2 + [({'SLOW': '1'}, True)] * 2)
 
   def test_a_run_that_fails_costs_the_others_nothing(self):
     def fails():

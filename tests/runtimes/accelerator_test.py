@@ -52,6 +52,15 @@ class AcceleratorTest(battery.Battery, absltest.TestCase):
         with accelerator.runtime(1):
           self.assertEqual(os.environ[name], found)
 
+  def test_float32_keeps_all_of_its_bits_until_the_runtime_closes(self):
+    enabled = tf.config.experimental.tensor_float_32_execution_enabled
+    self.assertFalse(enabled())
+    for before in (True, False):
+      tf.config.experimental.enable_tensor_float_32_execution(before)
+      with accelerator.runtime(1):
+        self.assertFalse(enabled())
+      self.assertEqual(enabled(), before)
+
   def test_says_what_computes(self):
     if not tf.config.list_physical_devices('GPU'):
       self.assertRegex(accelerator.describe_devices(), 'no GPU is seen.*requirements-gpu.txt')
