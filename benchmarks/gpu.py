@@ -15,7 +15,7 @@ stages of FedCorr, and a round on the GPU and on the CPU from the same weights. 
   itself with a learning rate that differs in its last bit;
 * how far those of a round on a GPU are from those of the same round once more.
 
---sizes=tiny takes about a minute on two idle cores, and shows that all of it runs.
+--sizes=tiny takes a minute on two idle cores, and shows that all of it runs, on `cnn` alone.
 
 Where nothing can be fetched, --wheels names a folder that was filled elsewhere, by the same Python:
 
@@ -57,8 +57,10 @@ class Sizes(NamedTuple):
     images: Of each client.
     epochs: Of a client in a round.
     rounds: Of a run, and of each stage of FedCorr after pre-processing, which takes C rounds.
+    models: What is trained by FedAvg.
     correction: The model on which FedCorr is run.
-    at_a_time: How many clients are computed side by side, beside the program's default.
+    at_a_time: How many clients of `correction` are computed side by side, beside the program's
+      default.
     compared: The models of which a round of two clients and one epoch is computed twice.
   """
 
@@ -66,14 +68,15 @@ class Sizes(NamedTuple):
   images: int
   epochs: int
   rounds: int
+  models: tuple[str, ...]
   correction: str
   at_a_time: tuple[int, ...]
   compared: tuple[str, ...]
 
 
 SIZES = {
-    'full': Sizes(10, 500, 5, 4, 'cnn', (1, 4, 8), ('cnn', 'resnet18')),
-    'tiny': Sizes(2, 8, 1, 2, 'cnn', (), ('cnn',)),
+    'full': Sizes(10, 500, 5, 4, ('resnet18', 'cnn'), 'cnn', (1, 4, 8), ('cnn', 'resnet18')),
+    'tiny': Sizes(2, 8, 1, 2, ('cnn',), 'cnn', (), ('cnn',)),
 }
 
 
@@ -261,11 +264,10 @@ def workloads(sizes: Sizes) -> dict[str, tuple[str, ...]]:
   all_of_them = f'--clients_per_round={sizes.clients}'
   plain = (*common, all_of_them, '--method=fedavg', '--noise=none', f'--rounds={sizes.rounds}')
   return {
-      'ResNet-18': (*plain, '--model=resnet18'),
-      'cnn': (*plain, '--model=cnn'),
+      **{model: (*plain, f'--model={model}') for model in sizes.models},
       **{
-          f'cnn, {number} at a time': (
-              *plain, '--model=cnn', f'--max_concurrent_clients={number}'
+          f'{sizes.correction}, {number} at a time': (
+              *plain, f'--model={sizes.correction}', f'--max_concurrent_clients={number}'
           )
           for number in sizes.at_a_time
       },
