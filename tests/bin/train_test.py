@@ -506,7 +506,7 @@ _MISTAKES = (
     ('--no_such_flag', 'no_such_flag', ''),
     ('stray', 'stray', '--name=value'),
     ('--scene=missing.npz', 'missing.npz', 'no such file'),
-    ('--flagfile=missing.flags', 'missing.flags', ''),
+    ('--flagfile=missing.flags', 'missing.flags', 'a flag on each line'),
     (f'--flagfile={sys.executable}', '--flagfile is no text', 'a flag on each line'),
 )
 

@@ -168,7 +168,9 @@ class ParseTest(FlagsTestCase):
       ('--noise_rate=high', '--noise_rate must be a number'),
       ('--resume=maybe', "--resume must be true or false, got 'maybe'"),
       ('--clients', 'Missing value for flag --clients'),
-      ('--flagfile=/no/such.flags', '/no/such.flags'),
+      ('--flagfile=/no/such.flags', r'^--flagfile=/no/such.flags cannot be read \(No such file'),
+      ('--undefok=clientz', '^--undefok is not taken'),
+      ('-undefok', '^--undefok is not taken'),
       ('stray', "unexpected argument 'stray'; flags are written --name=value"),
       ('-', "unexpected argument '-'"),
   )
@@ -211,7 +213,7 @@ class SceneTest(FlagsTestCase):
   def test_flag_that_the_scene_overrides_is_refused_even_at_its_default(self, argument):
     name = argument.split('=')[0]
     self.assert_misled(
-        f'^{name} cannot be given with --scene, which fixes them$', '--scene=s.npz', argument
+        f'^{name} cannot be given with --scene, which fixes them: leave them out$', '--scene=s.npz', argument
     )
 
   def test_all_of_them_are_named(self):

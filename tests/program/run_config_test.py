@@ -588,9 +588,14 @@ class PartsTest(parameterized.TestCase):
     with self.assertRaisesRegex(types.UsageError, message):
       _config(openset_q=self._file('q.csv', q))
 
-  @parameterized.parameters('much', '', '0.5.1', 'q.yaml')
-  def test_q_that_is_neither_a_number_nor_a_file(self, text):
-    with self.assertRaisesRegex(types.UsageError, f'^--openset_q={text}: a file of numbers is'):
+  @parameterized.parameters(
+      ('much', r"^--openset_q must be a number in \(0, 1\), or a file of numbers .*, got 'much'$"),
+      ('', "^--openset_q must be a number .*, got ''$"),
+      ('0.5.1', '^--openset_q=0.5.1: a file of numbers is'),
+      ('q.yaml', '^--openset_q=q.yaml: a file of numbers is'),
+  )
+  def test_q_that_is_neither_a_number_nor_a_file(self, text, message):
+    with self.assertRaisesRegex(types.UsageError, message):
       _config(openset_q=text)
 
   def test_missing_file_of_q(self):

@@ -31,6 +31,9 @@ def parse(
   Raises:
     types.UsageError: For a value of the wrong type, an unknown flag or a stray argument.
   """
+  if any(word.lstrip('-').partition('=')[0] == 'undefok' for word in argv[1:] if word[:1] == '-'):
+    # absl's own flag.
+    raise types.UsageError('--undefok is not taken: it would hide flags that are misspelt')
   values = copy.deepcopy(defined)
   try:
     rest = values(list(argv), known_only=known_only)[1:]
@@ -56,6 +59,12 @@ def _wrong_value(defined, error):
 
 def _refused(error):
   text = ' '.join(str(error).split()).removeprefix('ERROR:: ')
+  if isinstance(error, flags.CantOpenFlagFileError):
+    reason = error.__context__
+    return (
+        f'--flagfile={reason.filename} cannot be read ({reason.strerror}); it is a file with a '
+        'flag on each line'
+    )
   if text.startswith('Missing value for flag '):
     return text + '; flags are written --name=value'
   if isinstance(error, UnicodeDecodeError):

@@ -163,4 +163,6 @@ def check_drawn(config: run_config.RunConfig, given: Iterable[str]) -> None:
   """Raises `UsageError` if some of the flags that were `given` are about what a scene fixes."""
   ignored = [f'--{name}' for name in _DRAWN if name in given and config.scene is not None]
   if ignored:
-    raise types.UsageError(f'{", ".join(ignored)} cannot be given with --scene, which fixes them')
+    raise types.UsageError(
+        f'{", ".join(ignored)} cannot be given with --scene, which fixes them: leave them out'
+    )

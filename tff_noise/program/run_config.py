@@ -456,6 +456,11 @@ class RunConfig:
     try:
       return float(self.openset_q)
     except ValueError:
+      if '.' not in os.path.basename(self.openset_q):
+        raise types.UsageError(
+            f'--openset_q must be a number in (0, 1), or a file of numbers (.npy, .csv or .txt), '
+            f'got {self.openset_q!r}'
+        ) from None
       return matrix_file.read(self.openset_q, '--openset_q')
 
   def _noise_spec(self, matrix):
