@@ -213,7 +213,8 @@ class SceneTest(FlagsTestCase):
   def test_flag_that_the_scene_overrides_is_refused_even_at_its_default(self, argument):
     name = argument.split('=')[0]
     self.assert_misled(
-        f'^{name} cannot be given with --scene, which fixes them: leave them out$', '--scene=s.npz', argument
+        f'^{name} cannot be given with --scene, which fixes them: leave them out$',
+        '--scene=s.npz', argument,
     )
 
   def test_all_of_them_are_named(self):
