@@ -299,7 +299,7 @@ def relative_difference(here: Run, there: Run) -> float:
   import numpy as np
 
   def weights(run):
-    (state,) = os.listdir(os.path.join(run.folder, 'state'))
+    (state,) = os.listdir(os.path.join(run.folder, 'state'))  # Of one round.
     with np.load(os.path.join(run.folder, 'state', state)) as file:
       return {name: file[name] for name in file.files if '/models/model/' in name}
 

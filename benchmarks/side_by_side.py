@@ -124,7 +124,7 @@ def _contenders(clients, batch):
 
 def _checked(all_of_them):
   """Yields those that run on this device; raises AssertionError if one differs from the first."""
-  tf.config.experimental.enable_tensor_float_32_execution(False)  # Ten bits would differ.
+  tf.config.experimental.enable_tensor_float_32_execution(False)  # As the runtime has it.
   expected = None
   for name, step in all_of_them.items():
     try:

@@ -73,9 +73,12 @@ def _main(argv):
     from tff_noise.evaluation import evaluation
     from tff_noise.evaluation import examples
     from tff_noise.evaluation import page
+    from tff_noise.runtimes import accelerator
 
+  accelerator.take_memory_as_needed()
   source = examples.Source(values.on or 'test', values.dataset, values.data_dir, values.images)
-  result = evaluation.evaluate(run, values.model, source)
+  with accelerator.full_precision():
+    result = evaluation.evaluate(run, values.model, source)
   folder = values.out_dir or os.path.join(run.path, 'evaluation', f'{values.model}_{source.name}')
   print(result.text())
   print(f'written to {page.write(result, folder)}')

@@ -157,6 +157,10 @@ class ParseTest(FlagsTestCase):
     self.assertEqual(config.param, ('weight=0.25', 'ramp_rounds=2'))
     self.assertEqual(config.method_params().weight, 0.25)
 
+  def test_a_file_of_flags_cannot_hide_what_is_misspelt_either(self):
+    path = self.create_tempfile(content='--undefok=clientz\n--clientz=3\n').full_path
+    self.assert_refused('^--undefok is not taken', f'--flagfile={path}')
+
   @parameterized.parameters(
       ('--clientz=3', "Unknown command line flag 'clientz'. Did you mean: .*\\bclients\\b"),
       ('--clients=many', "^--clients must be a whole number, got 'many'$"),

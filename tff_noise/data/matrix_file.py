@@ -7,6 +7,7 @@ import numpy as np
 
 from tff_noise import types
 
+SUFFIXES = ('.npy', '.csv', '.txt')
 _KINDS = 'a file of numbers is .npy, .csv or .txt'
 
 
@@ -26,7 +27,7 @@ def read(path: str, flag: str) -> np.ndarray:
   """
   suffix = os.path.splitext(path)[1].lower()
   name = f'{flag}={path}'
-  if suffix not in ('.npy', '.csv', '.txt'):
+  if suffix not in SUFFIXES:
     raise types.UsageError(f'{name}: {_KINDS}')
   try:
     values = _read_npy(path) if suffix == '.npy' else _read_text(path)

@@ -1,7 +1,7 @@
 """Mixed precision: layers compute in bfloat16, variables stay float32.
 
-bfloat16 has float32's range, so that gradients need no scaling; it is fast on GPUs since 2020, and
-slow on most CPUs.
+bfloat16 has float32's range, so that gradients need no scaling; GPUs since 2020 multiply it faster,
+though rounds of small models were slower (docs/runtimes.md); most CPUs are slow in it.
 """
 
 import contextlib

@@ -31,11 +31,11 @@ def parse(
   Raises:
     types.UsageError: For a value of the wrong type, an unknown flag or a stray argument.
   """
-  if any(word.lstrip('-').partition('=')[0] == 'undefok' for word in argv[1:] if word[:1] == '-'):
-    # absl's own flag.
-    raise types.UsageError('--undefok is not taken: it would hide flags that are misspelt')
   values = copy.deepcopy(defined)
   try:
+    words = values.read_flags_from_files(list(argv[1:]), force_gnu=False)
+    if any(re.match('--?undefok(=|$)', word) for word in words):  # absl's own flag.
+      raise types.UsageError('--undefok is not taken: it would hide flags that are misspelt')
     rest = values(list(argv), known_only=known_only)[1:]
   except flags.IllegalFlagValueError as error:
     raise types.UsageError(_wrong_value(defined, error)) from error

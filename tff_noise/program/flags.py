@@ -190,7 +190,8 @@ def _define_all():
       ('Runtime', integer, 'max_concurrent_clients', 2,
        'Clients computed at the same time; of remote workers, a flag of bin/worker.'),
       ('Runtime', boolean, 'mixed_precision', False,
-       'Compute in bfloat16 with float32 weights: faster on a GPU, slower on most CPUs.'),
+       'Compute in bfloat16 with float32 weights: slower on most CPUs; for GPUs see '
+       'docs/runtimes.md.'),
       ('Run', text, 'root_dir', 'runs', 'Folder of run directories.'),
       ('Run', text, 'run_name', None,
        'Name of the run directory; by default made of method, data, seed and the other flags.'),

@@ -456,7 +456,7 @@ class RunConfig:
     try:
       return float(self.openset_q)
     except ValueError:
-      if '.' not in os.path.basename(self.openset_q):
+      if not self.openset_q.lower().endswith(matrix_file.SUFFIXES):
         raise types.UsageError(
             f'--openset_q must be a number in (0, 1), or a file of numbers (.npy, .csv or .txt), '
             f'got {self.openset_q!r}'

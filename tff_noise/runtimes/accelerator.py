@@ -21,8 +21,7 @@ def runtime(
 ) -> Iterator[None]:
   """Runs TFF computations in this process while the context is open.
 
-  Products and convolutions of float32 keep all of its bits, where TensorFlow's default for GPUs
-  from Ampere on is 10 of 23 (TF32).
+  Products and convolutions are as `full_precision` has them.
 
   Args:
     max_concurrent_clients: How many clients are computed at the same time, positive.
@@ -34,7 +33,7 @@ def runtime(
   tf.get_logger().setLevel('CRITICAL')
   take_memory_as_needed()
   server = federating.ServerSide(_Placements().say)
-  with _all_bits(), concurrent.futures.ThreadPoolExecutor(max_concurrent_clients) as threads:
+  with full_precision(), concurrent.futures.ThreadPoolExecutor(max_concurrent_clients) as threads:
 
     def create_executor(cardinalities):
       num_clients = cardinalities.get(tff.CLIENTS, 0)
@@ -50,7 +49,12 @@ def runtime(
 
 
 @contextlib.contextmanager
-def _all_bits():
+def full_precision() -> Iterator[None]:
+  """Keeps all 23 bits of float32 in products and convolutions while the context is open.
+
+  TensorFlow's default for GPUs from Ampere on is 10 (TF32). This is a setting of the whole process:
+  of two contexts that are open at a time the one that closes last has to be the one opened first.
+  """
   before = tf.config.experimental.tensor_float_32_execution_enabled()
   tf.config.experimental.enable_tensor_float_32_execution(False)
   try:
