@@ -52,7 +52,7 @@ class PagesTest(parameterized.TestCase):
     self.assertStartsWith(lines[2], '| setting | GCE | SCE | ELR | ')
     # A row for each of 19 settings, after the header and its line, before an empty one and the end.
     self.assertLen(lines, 4 + 19 + 2)
-    self.assertStartsWith(lines[4], '| IID, no noise | +0.25 [-0.30, +0.81] (n=3) | +0.61 ')
+    self.assertStartsWith(lines[4], '| IID, no noise | +0.13 [-0.32, +0.58] (n=5) | +0.64 ')
 
   @parameterized.parameters('map', 'ranks')
   def test_pictures_by_name(self, name):
