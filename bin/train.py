@@ -19,7 +19,7 @@ def main(argv: list[str] = sys.argv) -> int:
 
 
 def _train(argv):
-  values = flags.parse(argv)
+  values = flags.parse(flags.without_files(argv))  # They are read once, below: one may be a pipe.
   if values.help:
     print(command_line.as_called(flags.help_text()))
     return 0

@@ -7,6 +7,7 @@ import tempfile
 from unittest import mock
 
 import numpy as np
+import tensorflow as tf
 from absl.testing import absltest
 from PIL import Image
 
@@ -57,6 +58,17 @@ class EvaluateTest(absltest.TestCase):
         'models/best_validation', 'models/best_validation.keras', 'models/final',
         'models/final.keras',
     ])
+
+  def test_computes_in_full_precision_as_runs_do(self):
+    enabled, seen = tf.config.experimental.tensor_float_32_execution_enabled, []
+
+    def watch(*arguments):
+      seen.append(enabled())
+      raise types.UsageError('seen')
+
+    with mock.patch.object(evaluation, 'evaluate', watch):
+      self.assertEqual(evaluate.main(['evaluate', f'--run_dir={_run().path}']), 2)
+    self.assertEqual(seen, [False])
 
   def test_what_is_written_agrees_with_itself(self):
     found = evaluation.evaluate(_run(), 'final', examples.Source('test'))

@@ -567,6 +567,15 @@ class MistakeTest(parameterized.TestCase):
     self.assertEqual(out, '')
     self.assertEmpty(os.listdir(root) if os.path.exists(root) else [])
 
+  def test_a_file_of_flags_may_be_a_pipe(self):
+    read, written = os.pipe()
+    self.addCleanup(os.close, read)
+    os.write(written, b'--clients=0\n')
+    os.close(written)
+    status, _, err = _run_here(f'--flagfile=/dev/fd/{read}')
+    self.assertEqual(status, 2)
+    self.assertIn('--clients must be', err)
+
   def test_a_value_of_two_lines_is_told_in_one(self):
     status, _, err = _run_here('--noise=loud\nand clear')
     self.assertEqual(status, 2)

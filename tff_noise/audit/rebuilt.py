@@ -19,7 +19,7 @@ from tff_noise.program import run_config
 from tff_noise.program import run_directory
 from tff_noise.program import task as task_lib
 from tff_noise.report import runs
-from tff_noise.runtimes import local
+from tff_noise.runtimes import opening
 
 _STATE = 'state: every checkpoint can be read'
 _NOISE = 'config.json: names the noise that the run draws'
@@ -46,7 +46,7 @@ def audit(
   Raises:
     types.UsageError: If the method cannot be built.
   """
-  with local.runtime(config.max_concurrent_clients):
+  with opening.opened('local', max_concurrent_clients=config.max_concurrent_clients):
     key = noise_secret.system_key(config, run_directory.RunDirectory(run.path))
     prepared = task_lib.prepare(config, dataset, scene, key)
     cohorts = prepared.algorithm.smallest_cohorts(prepared.task)

@@ -8,7 +8,7 @@ import numpy as np
 from tff_noise import types
 
 SUFFIXES = ('.npy', '.csv', '.txt')
-_KINDS = 'a file of numbers is .npy, .csv or .txt'
+_KINDS = f'a file of numbers is {", ".join(SUFFIXES[:-1])} or {SUFFIXES[-1]}'
 
 
 def read(path: str, flag: str) -> np.ndarray:

@@ -33,10 +33,11 @@ def parse(
   """
   values = copy.deepcopy(defined)
   try:
+    # Once: a file may be a pipe.
     words = values.read_flags_from_files(list(argv[1:]), force_gnu=False)
     if any(re.match('--?undefok(=|$)', word) for word in words):  # absl's own flag.
       raise types.UsageError('--undefok is not taken: it would hide flags that are misspelt')
-    rest = values(list(argv), known_only=known_only)[1:]
+    rest = values([argv[0], *words], known_only=known_only)[1:]
   except flags.IllegalFlagValueError as error:
     raise types.UsageError(_wrong_value(defined, error)) from error
   except (flags.Error, ValueError) as error:  # ValueError: --noNAME=VALUE, a file that is no text.

@@ -458,8 +458,8 @@ class RunConfig:
     except ValueError:
       if not self.openset_q.lower().endswith(matrix_file.SUFFIXES):
         raise types.UsageError(
-            f'--openset_q must be a number in (0, 1), or a file of numbers (.npy, .csv or .txt), '
-            f'got {self.openset_q!r}'
+            f'--openset_q must be a number in (0, 1), or a file of numbers '
+            f'({", ".join(matrix_file.SUFFIXES)}), got {self.openset_q!r}'
         ) from None
       return matrix_file.read(self.openset_q, '--openset_q')
 
