@@ -12,7 +12,7 @@ stages of FedCorr, and a round on the GPU and on the CPU from the same weights. 
 * on which devices TensorFlow put the operations of the largest computation (a client's, mostly);
 * how far weights (the largest difference, over the largest weight of its tensor) and losses of a
   round are from the CPU's. Training magnifies differences: as a yardstick, how far the CPU is from
-  itself with a learning rate that differs in its last bit;
+  itself with a learning rate a millionth larger, about what rounding does to a sum;
 * how far those of a round on a GPU are from those of the same round once more.
 
 --sizes=tiny takes a minute on two idle cores, and shows that all of it runs, on `cnn` alone.
@@ -88,8 +88,7 @@ class Way(NamedTuple):
 
 
 _CPU = {'CUDA_VISIBLE_DEVICES': '-1'}
-# The float32 after 0.01.
-_LAST_BIT = Way(_CPU, ('--learning_rate=0.010000001',))
+_MILLIONTH = Way(_CPU, ('--learning_rate=0.01000001',))
 # NVIDIA's libraries sum in whatever order their threads come.
 _ORDERED = Way({'TF_DETERMINISTIC_OPS': '1'}, ('--max_concurrent_clients=1',))
 
@@ -389,7 +388,7 @@ def _measure(sizes, root):
     by_model = {model: rows(model, sizes, ways, root) for model in sizes.compared}
     return _print_table((title, *compared), by_model)
 
-  against_cpu, yardstick = 'one round, against the CPU', {', CPU, last bit': _LAST_BIT}
+  against_cpu, yardstick = 'one round, against the CPU', {', CPU, a millionth': _MILLIONTH}
   if devices.startswith('no GPU'):
     return table(against_cpu, _parity_rows, yardstick) and ran
   half = Way({}, ('--mixed_precision',))

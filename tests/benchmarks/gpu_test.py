@@ -64,7 +64,7 @@ class WholeTest(parameterized.TestCase):
     plain, *corrected = (sum(map(int, re.findall(r'(\d+) on', row[7]))) for row in table[2:])
     self.assertGreater(min(corrected), 1.5 * plain)
     self.assertEqual(
-        [parity[0][0], parity[2][0]], ['one round, against the CPU', 'cnn, CPU, last bit']
+        [parity[0][0], parity[2][0]], ['one round, against the CPU', 'cnn, CPU, a millionth']
     )
     self.assertGreater(float(parity[2][1]), 0)
     self.assertLess(max(map(float, parity[2][1:])), 1e-2)
