@@ -86,10 +86,13 @@ class AdaptersTest(parameterized.TestCase):
     image = np.zeros((2, 2), np.uint8)
     for clients, message in (
         ([[{'image': image, 'label': 0}]], "'x' and 'y' .* found image, label"),
-        ([[(image, 1.7)]], 'a label must be an integer, found 1.7'),
-        ([[(image, np.inf)]], 'a label must be an integer, found inf'),
+        ([[(image, 1.7)]], 'a label must be an integer from 0 on, found 1.7'),
+        ([[(image, np.inf)]], 'a label must be an integer from 0 on, found inf'),
         ([[(np.stack([image, image]), [0, 1])]], r'has 2 labels. Give dataset.unbatch\(\) if'),
-        ([[(image, 'cat')]], "a label must be an integer, found 'cat'; number the classes"),
+        ([[(image, 'cat')]], "a label must be an integer from 0 on, found 'cat'; number the cl"),
+        ([[(image, 2**63)]], 'a label must be an integer from 0 on, found 9223372036854775808'),
+        ([[(image, -1)]], 'a label must be an integer from 0 on, found -1'),
+        ([['x', 'y']], r'found str; of a table, give zip\(features, labels\)'),
         ([[{0: image, 1: 0}]], "'x' and 'y' .* found 0, 1"),
         (None, 'clients must be a ClientData, or a list .* found NoneType'),
         ([None], 'clients must be a list with the examples of each, found NoneType'),
@@ -104,10 +107,24 @@ class AdaptersTest(parameterized.TestCase):
         # What the file's reader says, of the file that was asked for.
         ([[([0.5], 1 + i % 3) for i in range(9)]], f'^{self.path}: no example of x has label 0, '),
         ([[([np.nan], i % 3) for i in range(9)]], f'^{self.path}: x has features that are not fin'),
+        ([[([1e300], i % 3) for i in range(9)]], f'^{self.path}: x has features that are not fin'),
     ):
       with self.assertRaisesRegex(types.UsageError, message):
         adapters.write_npz(self.path, clients)
       self.assertFalse(os.path.exists(self.path))
+
+  def test_what_is_no_path_and_what_are_no_names_is_told_before_examples_are_read(self):
+    for path in (3, None, '', b'', 'a\0b'):
+      with self.assertRaisesRegex(types.UsageError, 'path must be that of a file, found'):
+        adapters.write_npz(path, None)
+    for names in (5, 'ab', {'a': 1}, [b'a', b'b'], [None, 'b'], np.array([['a', 'b']])):
+      with self.assertRaisesRegex(types.UsageError, 'class_names must be a list of texts, found'):
+        adapters.write_npz(self.path, None, class_names=names)
+
+  def test_a_path_of_bytes(self):
+    images = [(np.full((2, 2), i, np.uint8), i % 2) for i in range(9)]
+    adapters.write_npz(os.fsencode(self.path), [images])
+    self.assertTrue(os.path.exists(self.path))
 
 
 if __name__ == '__main__':

@@ -37,6 +37,8 @@ def write_npz(
     types.UsageError: If an example is neither, examples have different shapes, or `--dataset=npz`
       would refuse the file.
   """
+  path = _path(path)
+  names = _names(class_names)
   xs, ys, owners = [], [], []
   for number, examples in enumerate(_by_client(clients)):
     for example in _numpy(examples, 'clients must be a list with the examples of each'):
@@ -56,13 +58,29 @@ def write_npz(
         'x_test': _stacked([image for image, _ in pairs]),
         'y_test': np.array([label for _, label in pairs]),
     }
-  names = list(class_names or ()) if not isinstance(class_names, np.ndarray) else class_names
-  if len(names):
-    arrays['class_names'] = np.array([str(name) for name in names])
+  if names:
+    arrays['class_names'] = np.array(names)
   try:
     _write(path, arrays)
   except OSError as error:
     raise types.UsageError(f'{path} cannot be written to ({error.strerror})') from error
+
+
+def _path(path):
+  if isinstance(path, str | bytes | os.PathLike):
+    found = os.fsdecode(path)
+    if found and '\0' not in found:
+      return found
+  raise types.UsageError(f'path must be that of a file, found {path!r}: name one')
+
+
+def _names(class_names):
+  given = () if class_names is None else class_names
+  if isinstance(given, np.ndarray | Sequence) and not isinstance(given, str | bytes):
+    names = list(given)
+    if all(isinstance(name, str) for name in names):
+      return names
+  raise types.UsageError(f'class_names must be a list of texts, found {class_names!r}')
 
 
 def _write(path, arrays):
@@ -101,6 +119,7 @@ def _pair(example, x, y):
     image, label = (example[x], example[y]) if isinstance(example, Mapping) else example
   except (KeyError, TypeError, ValueError) as error:
     what = ', '.join(map(str, example)) if isinstance(example, Mapping) else type(example).__name__
+    what += '; of a table, give zip(features, labels)' if isinstance(example, str) else ''
     raise types.UsageError(
         f'an example must be a pair of image and label, or a mapping with {x!r} and {y!r} (name '
         f'others by x= and y=), found {what}'
@@ -111,11 +130,13 @@ def _pair(example, x, y):
         'np.argmax(label) if classes are marked'
     )
   try:
-    if int(label) == label:
+    if int(label) == label and 0 <= label <= np.iinfo(np.int32).max:
       return np.asarray(image), int(label)
   except (TypeError, ValueError, OverflowError):
     pass
-  raise types.UsageError(f'a label must be an integer, found {label!r}; number the classes')
+  raise types.UsageError(
+      f'a label must be an integer from 0 on, found {label!r}; number the classes'
+  )
 
 
 def _stacked(xs):

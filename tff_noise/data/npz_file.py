@@ -97,7 +97,8 @@ def _images(arrays, name, path):
 
 
 def _features(x, name, path):
-  found = x.astype(np.float32)
+  with np.errstate(over='ignore'):  # What becomes infinite is refused.
+    found = x.astype(np.float32)
   if not np.isfinite(found).all():
     raise types.UsageError(
         f'{path}: {name} has features that are not finite as float32: replace or leave them out'
