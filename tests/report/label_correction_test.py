@@ -314,7 +314,10 @@ class PicturesTest(SectionTestCase):
     np.testing.assert_allclose(steps.get_ydata(), [0.25, 0.25, 0.25, 0.25, 0.125])
     self.assertEqual(
         [t.get_text() for t in figure.legends[0].get_texts()],
-        ['recall: 1.00 after round 4', 'precision: 1.00 after round 4', 'F1: 1.00 after round 4'],
+        [
+            'wrong labels as they came', 'recall: 1.00 after round 4',
+            'precision: 1.00 after round 4', 'F1: 1.00 after round 4',
+        ],
     )
 
   @parameterized.parameters(1, 20, 500)

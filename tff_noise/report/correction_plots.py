@@ -195,11 +195,14 @@ def correction_curves(
     stages: The stage of each round, or nothing.
     before: The share of wrong labels as they came.
   """
-  figure = style.new_figure(height=4.6 if measures else 3.0)
+  figure = style.new_figure(height=4.8 if measures else 3.2)
   panels = figure.subplots(2 if measures else 1, 1, sharex=True, squeeze=False)[:, 0]
   upper = panels[0]
   upper.grid(axis='y')
-  upper.axhline(before, color=style.FAINT, linewidth=1.1, linestyle=(0, (4, 3)))
+  upper.axhline(
+      before, color=style.FAINT, linewidth=1.1, linestyle=(0, (4, 3)),
+      label='wrong labels as they came',
+  )
   x, y = np.concatenate([[0], rounds]), np.concatenate([[before], wrong])
   upper.plot(x, y, color=style.DARK, drawstyle='steps-post')
   changes = 1 + np.flatnonzero(np.abs(np.diff(y)) > _ROUNDING)
@@ -210,6 +213,7 @@ def correction_curves(
   upper.set_ylabel('wrong labels')
   if measures:
     _draw_measures(panels[1], rounds, measures)
+  figure.legend(loc='outside lower center', ncols=2 if measures else 1, handlelength=3)
   figure.align_ylabels(panels)
   plots.mark_rounds(
       panels, rounds, stages,
@@ -229,7 +233,6 @@ def _draw_measures(axes, rounds, measures):
               label=f'{name}: {final} after round {rounds[-1]}', **look)
   axes.set_ylim(-0.05, 1.08)
   axes.set_ylabel('noisy clients:\nprecision, recall, F1')
-  axes.get_figure().legend(loc='outside lower center', ncols=3, handlelength=3)
 
 
 def _noisy_ranges(values, taken):

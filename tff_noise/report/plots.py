@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib import axes as maxes
 from matplotlib import colors as mcolors
 from matplotlib import figure as mfigure
+from matplotlib import patheffects
 from matplotlib import ticker
 
 from tff_noise.report import figure_style as style
@@ -59,7 +60,7 @@ def accuracy(
     validation: Accuracy on the server's validation set, float `[rounds]`, nan as `values`; None
       where it has none.
   """
-  figure, axes = style.new_axes(height=3.4)
+  figure, axes = style.new_axes(height=3.7)
   known = np.isfinite(values)
   x, y = rounds[known], values[known]
   if validation is not None and np.isfinite(validation[known]).any():
@@ -71,7 +72,7 @@ def accuracy(
         x[best], y[best], 'D', color=style.MIDDLE, markersize=7, markeredgecolor='white',
         label=f'best: {y[best]:.3f} in round {x[best]}',
     )
-    axes.legend(loc='lower right', frameon=True, framealpha=0.85, edgecolor='none')
+    figure.legend(loc='outside lower center', ncols=3)
   axes.set_ylabel('test accuracy (share correct)')
   mark_rounds([axes], rounds, stages, f'Test accuracy, {len(y)} evaluations')
   return figure
@@ -611,7 +612,8 @@ def _mark_stages(panels, spans):
     elif room > 11:
       top.text(
           (span.first + span.last) / 2, 0.02, name, transform=top.get_xaxis_transform(),
-          ha='center', va='bottom', rotation=90, color='#444444', fontsize=8,
+          ha='center', va='bottom', rotation=90, color='#444444', fontsize=8, zorder=5,
+          path_effects=[patheffects.withStroke(linewidth=3, foreground='white')],
       )
 
 
