@@ -173,6 +173,7 @@ class ParseTest(FlagsTestCase):
       ('--resume=maybe', "--resume must be true or false, got 'maybe'"),
       ('--clients', 'Missing value for flag --clients'),
       ('--flagfile=/no/such.flags', r'^--flagfile=/no/such.flags cannot be read \(No such file'),
+      ('--flagfile=', '^--flagfile= names no file; name one, or leave it out$'),
       ('--undefok=clientz', '^--undefok is not taken'),
       ('-undefok', '^--undefok is not taken'),
       ('stray', "unexpected argument 'stray'; flags are written --name=value"),

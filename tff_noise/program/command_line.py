@@ -33,6 +33,8 @@ def parse(
   """
   values = copy.deepcopy(defined)
   try:
+    if any(re.match(r'--?flagfile=\s*$', word) for word in argv[1:]):  # absl takes it for none.
+      raise types.UsageError('--flagfile= names no file; name one, or leave it out')
     # Once: a file may be a pipe.
     words = values.read_flags_from_files(list(argv[1:]), force_gnu=False)
     if any(re.match('--?undefok(=|$)', word) for word in words):  # absl's own flag.
