@@ -12,6 +12,7 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tests import toy
+from tests.algorithms import plans
 from tests.optimizers import rounds
 from tests.program import runs
 from tff_noise import types
@@ -170,7 +171,8 @@ class TaskTest(parameterized.TestCase):
   )
   def test_lengths_of_stages(self, num_rounds, stages, expected):
     task = _task(model=toy.linear_model(), rounds=num_rounds, stages=stages)
-    stages = clipfl.build(task, _params(selector='lid', prune=0.0)).stages
+    with plans.with_computations_of(_algorithm(selector='lid')):
+      stages = clipfl.build(task, _params(selector='lid', prune=0.0)).stages
     self.assertEqual(list(stages.values()), expected)
     self.assertEqual(list(stages), ['identify', 'train'])
 
@@ -404,7 +406,8 @@ class SelectionTest(parameterized.TestCase):
         [9] * num_clients, model=toy.linear_model(), clients_per_round=per_round,
         stages={'identify': 0}, **changes,
     )
-    built = clipfl.build(task, _params(keep=1, selector='lid', prune=0.0))
+    with plans.with_computations_of(_algorithm(selector='lid')):
+      built = clipfl.build(task, _params(keep=1, selector='lid', prune=0.0))
     asked = _Asked(task)
     for round_num in round_nums:
       asked.round_num = round_num

@@ -21,6 +21,7 @@ from tests import federated_test_case
 from tests import graphs
 from tests import toy
 from tests.algorithms import contract_runs
+from tests.algorithms import plans
 from tests.program import runs
 from tff_noise import types
 from tff_noise.algorithms import catalog
@@ -330,12 +331,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
   @parameterized.named_parameters(*_ALL)
   def test_lengths_that_are_asked_for_are_kept(self, name):
     entry = catalog.ALGORITHMS[name]
-    # It is the plan that is asked for; its computations take seconds, and are there.
-    made = {c.name: c for c in _build(name).algorithm.computations}
-    for function in ('train', 'collect'):
-      self.enter_context(
-          mock.patch.object(computation, function, lambda name, *args, **more: made[name])
-      )
+    self.enter_context(plans.with_computations_of(_build(name).algorithm))
     for skipped in entry.stages:
       task = contract_runs.task(entry)
       task = task._replace(stages={**task.stages, skipped: 0})
