@@ -1,7 +1,8 @@
 """The house style of the pictures: colours, sizes, and how a figure becomes PNG or SVG.
 
 Matplotlib's settings are changed only while a figure is made or written, so a program that draws
-its own pictures keeps its own style. The same figure gives the same bytes.
+its own pictures keeps its own style. The same figures, written in the same order of forms, give the
+same bytes.
 """
 
 import base64
@@ -17,12 +18,15 @@ from matplotlib import axis as maxis
 from matplotlib import colors as mcolors
 from matplotlib import figure as mfigure
 from matplotlib.backends import backend_agg
+from matplotlib.backends import backend_pdf
 from matplotlib.backends import backend_svg
 
 DARK, MIDDLE, LIGHT = '#14274e', '#c2571a', '#d9dde3'
 FAINT = '#8a8f98'
 WIDTH = 8.4
 _DPI = 144
+# Of images in SVG and PDF, which have no pixels otherwise.
+_IMAGE_DPI = 100
 # More tick labels than this on an axis of `WIDTH` inches would touch.
 MAX_TICKS = 25
 # More classes than this are numbered, and longer names cut.
@@ -66,10 +70,8 @@ def styled(function):
 @styled
 def png(figure: mfigure.Figure) -> bytes:
   """Returns the figure as PNG."""
-  backend_agg.FigureCanvasAgg(figure)
-  buffer = io.BytesIO()
-  figure.savefig(buffer, format='png', dpi=_DPI, metadata={'Software': None})
-  return buffer.getvalue()
+  canvas = backend_agg.FigureCanvasAgg(figure)
+  return _written(figure, canvas.print_png, _DPI, {'Software': None})
 
 
 def in_forms(figure: mfigure.Figure, also: Sequence[str]) -> dict[str, bytes]:
@@ -80,10 +82,10 @@ def in_forms(figure: mfigure.Figure, also: Sequence[str]) -> dict[str, bytes]:
 @styled
 def for_print(figure: mfigure.Figure, kind: str) -> bytes:
   """Returns the figure as 'pdf' or 'svg', for papers: scalable, the same for the same figure."""
-  metadata = {'pdf': {'CreationDate': None, 'Creator': None}, 'svg': {'Date': None}}[kind]
-  buffer = io.BytesIO()
-  figure.savefig(buffer, format=kind, metadata=metadata)
-  return buffer.getvalue()
+  if kind == 'svg':
+    return _svg(figure)
+  canvas = backend_pdf.FigureCanvasPdf(figure)
+  return _written(figure, canvas.print_pdf, _IMAGE_DPI, {'CreationDate': None, 'Creator': None})
 
 
 @styled
@@ -94,10 +96,7 @@ def svg(figure: mfigure.Figure, name: str) -> str:
     figure: The figure.
     name: Unique in the page: it starts every id inside.
   """
-  backend_svg.FigureCanvasSVG(figure)
-  buffer = io.StringIO()
-  figure.savefig(buffer, format='svg', metadata={'Date': None})
-  text = buffer.getvalue()
+  text = _svg(figure).decode()
   text = text[text.index('<svg'):]
   # What only a file of its own needs, and the names of the namespaces, which HTML knows.
   text = re.sub(r'<metadata>.*?</metadata>|<!--.*?-->', '', text, flags=re.DOTALL)
@@ -110,6 +109,21 @@ def svg(figure: mfigure.Figure, name: str) -> str:
   text = re.sub(r'href="#', f'href="#{name}-', text)
   text = re.sub(r'url\(#', f'url(#{name}-', text)
   return re.sub(r'\n\s+', '\n', text)
+
+
+def _svg(figure):
+  canvas = backend_svg.FigureCanvasSVG(figure)
+  return _written(figure, canvas.print_svg, _IMAGE_DPI, {'Date': None})
+
+
+def _written(figure, write, dpi, metadata):
+  """What a canvas writes, drawn once: `savefig` draws to lay out, and again."""
+  figure.set_dpi(dpi)
+  buffer = io.BytesIO()
+  write(buffer, metadata=metadata)
+  # To lay out takes as long as to draw. Other forms keep it.
+  figure.set_layout_engine('none')
+  return buffer.getvalue()
 
 
 def data_url(picture: bytes) -> str:
