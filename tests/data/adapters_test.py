@@ -92,7 +92,8 @@ class AdaptersTest(parameterized.TestCase):
         ([[(image, 'cat')]], "a label must be an integer from 0 on, found 'cat'; number the cl"),
         ([[(image, 2**63)]], 'a label must be an integer from 0 on, found 9223372036854775808'),
         ([[(image, -1)]], 'a label must be an integer from 0 on, found -1'),
-        ([['x', 'y']], r'found str; of a table, give zip\(features, labels\)'),
+        ([['x', 'y']], r"found 'x'; of a table, give zip\(features, labels\)"),
+        ([['x1', 'id']], r"found 'x1'; of a table, give zip\(features, labels\)"),
         ([[{0: image, 1: 0}]], "'x' and 'y' .* found 0, 1"),
         (None, 'clients must be a ClientData, or a list .* found NoneType'),
         ([None], 'clients must be a list with the examples of each, found NoneType'),
@@ -117,7 +118,9 @@ class AdaptersTest(parameterized.TestCase):
     for path in (3, None, '', b'', 'a\0b'):
       with self.assertRaisesRegex(types.UsageError, 'path must be that of a file, found'):
         adapters.write_npz(path, None)
-    for names in (5, 'ab', {'a': 1}, [b'a', b'b'], [None, 'b'], np.array([['a', 'b']])):
+    for names in (
+        5, 'ab', {'a': 1}, [b'a', b'b'], [None, 'b'], np.array([['a', 'b']]), np.array('a'),
+    ):
       with self.assertRaisesRegex(types.UsageError, 'class_names must be a list of texts, found'):
         adapters.write_npz(self.path, None, class_names=names)
 

@@ -161,6 +161,10 @@ class ParseTest(FlagsTestCase):
     path = self.create_tempfile(content='--undefok=clientz\n--clientz=3\n').full_path
     self.assert_refused('^--undefok is not taken', f'--flagfile={path}')
 
+  def test_a_file_of_flags_without_a_name_as_a_word_of_its_own(self):
+    self.assert_refused('^--flagfile= names no file', '--flagfile', '')
+    self.assert_refused('^--flagfile= names no file', '--flagfile')
+
   @parameterized.parameters(
       ('--clientz=3', "Unknown command line flag 'clientz'. Did you mean: .*\\bclients\\b"),
       ('--clients=many', "^--clients must be a whole number, got 'many'$"),

@@ -12,7 +12,7 @@ from tff_noise.data import npz_file
 
 
 def write_npz(
-    path: str,
+    path: str | os.PathLike,
     clients: Any,
     *,
     test: Iterable[Any] | None = None,
@@ -76,7 +76,9 @@ def _path(path):
 
 def _names(class_names):
   given = () if class_names is None else class_names
-  if isinstance(given, np.ndarray | Sequence) and not isinstance(given, str | bytes):
+  if isinstance(given, np.ndarray):
+    given = given.tolist()
+  if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping):
     names = list(given)
     if all(isinstance(name, str) for name in names):
       return names
@@ -115,11 +117,15 @@ def _numpy(examples, wanted):
 
 
 def _pair(example, x, y):
+  if isinstance(example, str):  # A column of a table, by name; one of two letters is a pair.
+    raise types.UsageError(
+        f'an example must be a pair of image and label, found {example!r}; of a table, give '
+        'zip(features, labels)'
+    )
   try:
     image, label = (example[x], example[y]) if isinstance(example, Mapping) else example
   except (KeyError, TypeError, ValueError) as error:
     what = ', '.join(map(str, example)) if isinstance(example, Mapping) else type(example).__name__
-    what += '; of a table, give zip(features, labels)' if isinstance(example, str) else ''
     raise types.UsageError(
         f'an example must be a pair of image and label, or a mapping with {x!r} and {y!r} (name '
         f'others by x= and y=), found {what}'

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import errno
 import importlib.util
+import itertools
 import logging
 import os
 import re
@@ -33,8 +34,11 @@ def parse(
   """
   values = copy.deepcopy(defined)
   try:
-    if any(re.match(r'--?flagfile=\s*$', word) for word in argv[1:]):  # absl takes it for none.
-      raise types.UsageError('--flagfile= names no file; name one, or leave it out')
+    for word, following in itertools.pairwise([*argv[1:], '']):
+      flag, equals, value = word.partition('=')
+      # absl would take it for none.
+      if flag in ('--flagfile', '-flagfile') and not (value if equals else following).strip():
+        raise types.UsageError('--flagfile= names no file; name one, or leave it out')
     # Once: a file may be a pipe.
     words = values.read_flags_from_files(list(argv[1:]), force_gnu=False)
     if any(re.match('--?undefok(=|$)', word) for word in words):  # absl's own flag.

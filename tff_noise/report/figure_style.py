@@ -81,7 +81,7 @@ def in_forms(figure: mfigure.Figure, also: Sequence[str]) -> dict[str, bytes]:
 
 @styled
 def for_print(figure: mfigure.Figure, kind: str) -> bytes:
-  """Returns the figure as 'pdf' or 'svg', for papers: scalable, the same for the same figure."""
+  """Returns the figure as 'pdf' or 'svg', for papers: scalable."""
   if kind == 'svg':
     return _svg(figure)
   canvas = backend_pdf.FigureCanvasPdf(figure)
@@ -121,7 +121,7 @@ def _written(figure, write, dpi, metadata):
   figure.set_dpi(dpi)
   buffer = io.BytesIO()
   write(buffer, metadata=metadata)
-  # To lay out takes as long as to draw. Other forms keep it.
+  # To lay out takes as long as to draw. Other forms keep it, also if the figure were changed.
   figure.set_layout_engine('none')
   return buffer.getvalue()
 
