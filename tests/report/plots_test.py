@@ -299,6 +299,20 @@ class ContentTest(parameterized.TestCase):
 
 class WrittenTest(absltest.TestCase):
 
+  def test_is_drawn_once_and_a_second_form_keeps_the_layout_of_the_first(self):
+    figure = plots.accuracy(_ROUNDS, _VALUES)
+    (axes,) = figure.axes
+    draw, drawn = figure.draw, []
+    figure.draw = lambda renderer: drawn.append(renderer) or draw(renderer)
+    unlaid = axes.get_position().bounds
+    figure_style.svg(figure, 'a')
+    laid = axes.get_position().bounds
+    self.assertNotEqual(laid, unlaid)
+    figure_style.png(figure)
+    figure_style.for_print(figure, 'pdf')
+    self.assertEqual(axes.get_position().bounds, laid)
+    self.assertLen(drawn, 3)
+
   def test_same_data_same_bytes(self):
     self.assertEqual(
         figure_style.svg(plots.accuracy(_ROUNDS, _VALUES), 'a'),
