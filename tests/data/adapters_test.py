@@ -86,12 +86,12 @@ class AdaptersTest(parameterized.TestCase):
     image = np.zeros((2, 2), np.uint8)
     for clients, message in (
         ([[{'image': image, 'label': 0}]], "'x' and 'y' .* found image, label"),
-        ([[(image, 1.7)]], 'a label must be an integer from 0 on, found 1.7'),
-        ([[(image, np.inf)]], 'a label must be an integer from 0 on, found inf'),
+        ([[(image, 1.7)]], 'a label must be an integer from 0 to 2147483647, found 1.7'),
+        ([[(image, np.inf)]], 'a label must be an integer from 0 to 2147483647, found inf'),
         ([[(np.stack([image, image]), [0, 1])]], r'has 2 labels. Give dataset.unbatch\(\) if'),
-        ([[(image, 'cat')]], "a label must be an integer from 0 on, found 'cat'; number the cl"),
-        ([[(image, 2**63)]], 'a label must be an integer from 0 on, found 9223372036854775808'),
-        ([[(image, -1)]], 'a label must be an integer from 0 on, found -1'),
+        ([[(image, 'cat')]], "a label must be an integer from 0 to 2147483647, found 'cat'"),
+        ([[(image, 2**63)]], 'an integer from 0 to 2147483647, found 9223372036854775808'),
+        ([[(image, -1)]], 'a label must be an integer from 0 to 2147483647, found -1'),
         ([['x', 'y']], r"found 'x'; of a table, give zip\(features, labels\)"),
         ([['x1', 'id']], r"found 'x1'; of a table, give zip\(features, labels\)"),
         ([[{0: image, 1: 0}]], "'x' and 'y' .* found 0, 1"),

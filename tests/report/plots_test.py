@@ -158,7 +158,10 @@ class ContentTest(parameterized.TestCase):
   def test_accuracy_marks_stages_and_best_round(self):
     values = _VALUES.copy()
     values[39] = 0.95
-    texts = _texts(plots.accuracy(_ROUNDS, values, _STAGES))
+    figure = plots.accuracy(_ROUNDS, values, _STAGES)
+    texts = _texts(figure)
+    # Beside the axes, where no name of a stage is.
+    self.assertLen(figure.legends, 1)
     self.assertContainsSubset(
         ['preprocess', 'finetune', 'usual', 'best: 0.950 in round 40',
          'Test accuracy, 100 evaluations', 'round', 'test accuracy (share correct)'],

@@ -10,6 +10,8 @@ import numpy as np
 from tff_noise import types
 from tff_noise.data import npz_file
 
+_MAX_LABEL = np.iinfo(np.int32).max
+
 
 def write_npz(
     path: str | os.PathLike,
@@ -34,8 +36,8 @@ def write_npz(
     class_names: K names, if they have some.
 
   Raises:
-    types.UsageError: If an example is neither, examples have different shapes, or `--dataset=npz`
-      would refuse the file.
+    types.UsageError: If `path` is no path, `class_names` are no texts, an example is neither,
+      examples have different shapes, or `--dataset=npz` would refuse the file.
   """
   path = _path(path)
   names = _names(class_names)
@@ -117,7 +119,8 @@ def _numpy(examples, wanted):
 
 
 def _pair(example, x, y):
-  if isinstance(example, str):  # A column of a table, by name; one of two letters is a pair.
+  # What iterating over a table gives: the name of a column. One of two letters would be a pair.
+  if isinstance(example, str):
     raise types.UsageError(
         f'an example must be a pair of image and label, found {example!r}; of a table, give '
         'zip(features, labels)'
@@ -136,12 +139,12 @@ def _pair(example, x, y):
         'np.argmax(label) if classes are marked'
     )
   try:
-    if int(label) == label and 0 <= label <= np.iinfo(np.int32).max:
+    if int(label) == label and 0 <= label <= _MAX_LABEL:
       return np.asarray(image), int(label)
   except (TypeError, ValueError, OverflowError):
     pass
   raise types.UsageError(
-      f'a label must be an integer from 0 on, found {label!r}; number the classes'
+      f'a label must be an integer from 0 to {_MAX_LABEL}, found {label!r}; number the classes'
   )
 
 

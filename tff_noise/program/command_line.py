@@ -34,11 +34,7 @@ def parse(
   """
   values = copy.deepcopy(defined)
   try:
-    for word, following in itertools.pairwise([*argv[1:], '']):
-      flag, equals, value = word.partition('=')
-      # absl would take it for none.
-      if flag in ('--flagfile', '-flagfile') and not (value if equals else following).strip():
-        raise types.UsageError('--flagfile= names no file; name one, or leave it out')
+    _require_names_of_files(argv[1:])
     # Once: a file may be a pipe.
     words = values.read_flags_from_files(list(argv[1:]), force_gnu=False)
     if any(re.match('--?undefok(=|$)', word) for word in words):  # absl's own flag.
@@ -51,6 +47,14 @@ def parse(
   if rest and not known_only:
     raise types.UsageError(f'unexpected argument {rest[0]!r}; flags are written --name=value')
   return values, rest
+
+
+def _require_names_of_files(words):
+  """Refuses a --flagfile without one, which absl takes for none."""
+  for word, following in itertools.pairwise([*words, '']):
+    flag, equals, value = word.partition('=')
+    if flag in ('--flagfile', '-flagfile') and not (value if equals else following).strip():
+      raise types.UsageError('--flagfile= names no file; name one, or leave it out')
 
 
 def _wrong_value(defined, error):

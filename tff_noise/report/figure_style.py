@@ -1,8 +1,8 @@
 """The house style of the pictures: colours, sizes, and how a figure becomes PNG or SVG.
 
 Matplotlib's settings are changed only while a figure is made or written, so a program that draws
-its own pictures keeps its own style. The same figures, written in the same order of forms, give the
-same bytes.
+its own pictures keeps its own style. The same figure gives the same bytes, if its forms are written
+in the same order: the first lays it out.
 """
 
 import base64
@@ -82,10 +82,7 @@ def in_forms(figure: mfigure.Figure, also: Sequence[str]) -> dict[str, bytes]:
 @styled
 def for_print(figure: mfigure.Figure, kind: str) -> bytes:
   """Returns the figure as 'pdf' or 'svg', for papers: scalable."""
-  if kind == 'svg':
-    return _svg(figure)
-  canvas = backend_pdf.FigureCanvasPdf(figure)
-  return _written(figure, canvas.print_pdf, _IMAGE_DPI, {'CreationDate': None, 'Creator': None})
+  return {'pdf': _pdf, 'svg': _svg}[kind](figure)
 
 
 @styled
@@ -111,17 +108,25 @@ def svg(figure: mfigure.Figure, name: str) -> str:
   return re.sub(r'\n\s+', '\n', text)
 
 
+def _pdf(figure):
+  canvas = backend_pdf.FigureCanvasPdf(figure)
+  return _written(figure, canvas.print_pdf, _IMAGE_DPI, {'CreationDate': None, 'Creator': None})
+
+
 def _svg(figure):
   canvas = backend_svg.FigureCanvasSVG(figure)
   return _written(figure, canvas.print_svg, _IMAGE_DPI, {'Date': None})
 
 
 def _written(figure, write, dpi, metadata):
-  """What a canvas writes, drawn once: `savefig` draws to lay out, and again."""
+  """What a canvas writes, drawn once, where `savefig` draws to lay out and again to write.
+
+  To lay out takes as long as to draw, so the form that comes first does it for all: what is changed
+  in the figure after that finds no room made for it.
+  """
   figure.set_dpi(dpi)
   buffer = io.BytesIO()
   write(buffer, metadata=metadata)
-  # To lay out takes as long as to draw. Other forms keep it, also if the figure were changed.
   figure.set_layout_engine('none')
   return buffer.getvalue()
 
