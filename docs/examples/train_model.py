@@ -129,8 +129,8 @@ async def train(data: digits.Digits, folder: str) -> float:
   released = await models.get_value(f'training_checkpoint_round_{_ROUNDS}')
   last = tf.nest.pack_sequence_as(start, tf.nest.flatten(released))
   evaluate = evaluation.build_evaluation(data.model)
-  test = client_data.client_dataset(data.test.x, data.test.y, client=0)
-  result = await tff.program.materialize_value(evaluate(process.get_model_weights(last), test))
+  test = client_data.server_dataset(data.test.x, data.test.y)
+  result = await tff.program.materialize_value(evaluate(process.get_model_weights(last), [test]))
   return float(result['accuracy'])
 
 

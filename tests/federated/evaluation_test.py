@@ -8,10 +8,15 @@ from absl.testing import parameterized
 from tests import federated_test_case
 from tests import toy
 from tff_noise import types
+from tff_noise.data import client_data
 from tff_noise.federated import evaluation
 from tff_noise.models import keras_model
 
 _WEIGHTS = tff.learning.models.ModelWeights
+
+
+def _share(x, y):
+  return client_data.server_dataset(np.asarray(x, np.float32), np.asarray(y, np.int32))
 
 
 class EvaluationTest(federated_test_case.FederatedTestCase):
@@ -21,14 +26,14 @@ class EvaluationTest(federated_test_case.FederatedTestCase):
     self.assertEqual(
         str(computation.type_signature),
         '(<weights=<trainable=<float32[2,2]>,non_trainable=<>>@SERVER,'
-        'data=<x=float32[?,2],y=int32[?],client=int32>*@SERVER> -> '
+        'data={<x=float32[?,2],y=int32[?]>*}@CLIENTS> -> '
         '<accuracy=float32,loss=float32,confusion=int32[2,2]>@SERVER)',
     )
 
   def test_accuracy_and_loss_by_hand(self):
     computation = evaluation.build_evaluation(toy.linear_model())
     weights = _WEIGHTS([np.array([[1, 0], [0, 1]], np.float32)], [])
-    result = computation(weights, toy.client(0, [[2, 0], [0, 2], [2, 0], [2, 0]], [0, 1, 0, 1]))
+    result = computation(weights, [_share([[2, 0], [0, 2], [2, 0], [2, 0]], [0, 1, 0, 1])])
     self.assertAlmostEqual(result['accuracy'], 0.75)
     np.testing.assert_array_equal(result['confusion'], [[2, 0], [1, 1]])
     right, wrong = np.log(1 + np.exp(-2)), np.log(1 + np.exp(2))
@@ -40,8 +45,20 @@ class EvaluationTest(federated_test_case.FederatedTestCase):
     y = np.arange(1203) % 2
     x = np.where(y[:, np.newaxis] == 0, [1.0, 0.0], [0.0, 1.0])
     x[:3] = x[:3, ::-1]  # Three wrong ones.
-    result = computation(weights, toy.client(0, x.tolist(), y.tolist()))
+    result = computation(weights, [_share(x, y)])
     self.assertAlmostEqual(result['accuracy'], 1200 / 1203, places=6)
+
+  def test_shares_count_by_their_examples(self):
+    computation = evaluation.build_evaluation(toy.linear_model())
+    weights = _WEIGHTS([np.array([[1, 0], [0, 2]], np.float32)], [])
+    x, y = [[2, 0], [0, 2], [2, 0], [1, 1]], [0, 1, 1, 0]
+    whole = computation(weights, [_share(x, y)])
+    shares = computation(
+        weights, [_share(x[:3], y[:3]), _share(np.zeros((0, 2)), []), _share(x[3:], y[3:])]
+    )
+    self.assertAlmostEqual(shares['accuracy'], 0.5)
+    self.assertAlmostEqual(shares['loss'], whole['loss'], places=6)
+    np.testing.assert_array_equal(shares['confusion'], whole['confusion'])
 
   def test_moving_statistics_are_used(self):
     computation = evaluation.build_evaluation(toy.linear_model('batch'))
@@ -50,12 +67,12 @@ class EvaluationTest(federated_test_case.FederatedTestCase):
     weights = _WEIGHTS(
         [ones, 0 * ones, np.array([[1, -1], [0, 0]], np.float32)], [10 * ones, ones]
     )
-    result = computation(weights, toy.client(0, [[1, 0], [19, 0]], [1, 0]))
+    result = computation(weights, [_share([[1, 0], [19, 0]], [1, 0])])
     self.assertEqual(result['accuracy'], 1)
 
   def test_no_examples_give_zero(self):
     result = evaluation.build_evaluation(toy.linear_model())(
-        _WEIGHTS([np.zeros((2, 2), np.float32)], []), toy.client(0, [], [])
+        _WEIGHTS([np.zeros((2, 2), np.float32)], []), [_share(np.zeros((0, 2)), [])]
     )
     self.assertEqual(result['accuracy'], 0)
     self.assertEqual(result['loss'], 0)
@@ -93,7 +110,7 @@ class SeveralNetworksTest(federated_test_case.FederatedTestCase):
   def test_are_evaluated_by_their_combination(self, combination):
     model = keras_model.several(toy.linear_model(), 3, combination)
     result = evaluation.build_evaluation(model)(
-        _WEIGHTS(_KERNELS, []), toy.client(0, _X.tolist(), _Y.tolist())
+        _WEIGHTS(_KERNELS, []), [_share(_X, _Y)]
     )
     accuracy, loss = _expected(combination)
     self.assertAlmostEqual(result['accuracy'], accuracy, places=6)

@@ -80,7 +80,7 @@ _VALID = {
     'runtime': 'local',
     'workers': (),
     'mixed_precision': False,
-    'max_concurrent_clients': 2,
+    'max_concurrent_clients': None,
     'run_name': None,
     'root_dir': 'runs',
     'resume': True,

@@ -1,5 +1,6 @@
 """Data and computations are sent once, and never mistaken for others."""
 
+import collections
 import contextlib
 import io
 from unittest import mock
@@ -14,16 +15,21 @@ from tff_noise.runtimes import client_error
 from tff_noise.runtimes import local
 
 _SIZE = 1000
+_VALUES = tff.TensorType(np.int64, (_SIZE,))
 _DATA = tff.FederatedType(
-    tff.SequenceType(tff.TensorType(np.int64, (_SIZE,))), tff.CLIENTS
+    tff.SequenceType(collections.OrderedDict(x=_VALUES, client=np.int32)), tff.CLIENTS
 )
+_OF_NOBODY = tff.FederatedType(tff.SequenceType(collections.OrderedDict(x=_VALUES)), tff.CLIENTS)
 
 
-@tff.tensorflow.computation(_DATA.member)
-def _sum(data):
-  positive = tf.debugging.assert_non_negative(data.get_single_element())
-  with tf.control_dependencies([positive]):
-    return tf.reduce_sum(data.get_single_element())
+def _sum_of(data):
+  values = data.get_single_element()['x']
+  with tf.control_dependencies([tf.debugging.assert_non_negative(values)]):
+    return tf.reduce_sum(values)
+
+
+_sum = tff.tensorflow.computation(_sum_of, _DATA.member)
+_sum_of_nobodys = tff.tensorflow.computation(_sum_of, _OF_NOBODY.member)
 
 
 @tff.federated_computation(_DATA)
@@ -34,6 +40,11 @@ def _total(data):
 @tff.federated_computation(_DATA, tff.FederatedType(np.int64, tff.SERVER))
 def _total_and(data, number):
   return tff.federated_sum(tff.federated_map(_sum, data)), number
+
+
+@tff.federated_computation(_OF_NOBODY)
+def _total_of_nobodys(data):
+  return tff.federated_sum(tff.federated_map(_sum_of_nobodys, data))
 
 
 @tff.federated_computation(tff.FederatedType(_DATA.member, tff.SERVER))
@@ -58,7 +69,13 @@ def _constant(value):
 
 
 def _dataset(value):
-  return tf.data.Dataset.from_tensors(np.full(_SIZE, value, np.int64))
+  return tf.data.Dataset.from_tensors(
+      collections.OrderedDict(x=np.full(_SIZE, value, np.int64), client=np.int32(0))
+  )
+
+
+def _nobodys(value):
+  return tf.data.Dataset.from_tensors(collections.OrderedDict(x=np.full(_SIZE, value, np.int64)))
 
 
 class DataCacheTest(absltest.TestCase):
@@ -111,6 +128,13 @@ class DataCacheTest(absltest.TestCase):
       _at_server(data)
     self.assertEqual(self._sent, 3 + 6)  # Four are kept, so that the first of five has gone.
 
+  def test_data_of_nobody_stay_beside_those_of_changing_clients(self):
+    test = [_nobodys(1), _nobodys(2)]
+    for i in range(3):
+      self.assertEqual(_total_of_nobodys(test), 3 * _SIZE)
+      self.assertEqual(_total([_dataset(i)]), i * _SIZE)
+      self.assertEqual(self._sent, 1 + i + 1)
+
   def test_one_data_set_at_both_places_is_two_values(self):
     one = _dataset(1)
     for _ in range(2):
@@ -134,9 +158,9 @@ class DataCacheTest(absltest.TestCase):
       self.assertEqual(self._sent, sent)
 
   def test_lists_may_change(self):
-    data = [[np.full(_SIZE, 1)]]
+    data = [[{'x': np.full(_SIZE, 1), 'client': 0}]]
     self.assertEqual(_total(data), _SIZE)
-    data[0][0] = np.full(_SIZE, 2)
+    data[0][0] = {'x': np.full(_SIZE, 2), 'client': 0}
     self.assertEqual(_total(data), 2 * _SIZE)
 
   def test_after_an_error_they_are_sent_again(self):

@@ -10,7 +10,9 @@ import sys
 import textwrap
 import threading
 
+import numpy as np
 import psutil
+import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -94,6 +96,36 @@ class SpansTest(absltest.TestCase):
       self.assertFalse(any(type(p) is tracing.LoggingTracingProvider for p in kept))
       tff.federated_computation(lambda: tff.federated_value(1, tff.SERVER))()
     self.assertGreater(spans.count, 10)
+
+
+def _filter_gradient(seed):
+  """The gradient of a convolution's filters, a sum over 64 images and all of their places."""
+  def normal(i, shape):
+    return tf.random.stateless_normal(shape, (seed, i))
+
+  return tf.raw_ops.Conv2DBackpropFilter(
+      input=normal(0, (64, 16, 16, 8)), filter_sizes=(3, 3, 8, 32),
+      out_backprop=normal(1, (64, 16, 16, 32)), strides=[1] * 4, padding='SAME',
+  )
+
+
+class CoresTest(absltest.TestCase):
+
+  def test_sums_have_the_same_bits_on_one_core_and_on_all(self):
+    gradient = tff.tensorflow.computation(_filter_gradient, np.int32)
+    round_fn = tff.federated_computation(
+        lambda seed: tff.federated_sum(tff.federated_map(gradient, seed)),
+        tff.FederatedType(np.int32, tff.CLIENTS),
+    )
+    cores = os.sched_getaffinity(0)
+    self.addCleanup(os.sched_setaffinity, 0, cores)
+    found = []
+    for used, clients_at_once in ((cores, 1), (cores, 4), ({min(cores)}, 2)):
+      os.sched_setaffinity(0, used)
+      with local.runtime(clients_at_once):
+        found.append(round_fn([1, 2, 3]))
+    for other in found[1:]:
+      np.testing.assert_array_equal(other, found[0])
 
 
 class ShownErrorsTest(absltest.TestCase):

@@ -29,21 +29,33 @@ def client_dataset(x: np.ndarray, y: np.ndarray, client: int) -> tf.data.Dataset
   Raises:
     types.UsageError: If there are not as many labels as examples, or labels are no class numbers.
   """
+  return tf.data.Dataset.from_tensors(
+      collections.OrderedDict(
+          **_examples(x, y, f'client {client}'), client=np.asarray(client, np.int32)
+      )
+  )
+
+
+def server_dataset(x: np.ndarray, y: np.ndarray) -> tf.data.Dataset:
+  """Returns examples that are no client's as `{<x=X[?,...],y=int32[?]>*}` with one element.
+
+  Arguments and errors are those of `client_dataset`.
+  """
+  return tf.data.Dataset.from_tensors(_examples(x, y, 'the server'))
+
+
+def _examples(x, y, whose):
   x, y = np.asarray(x), np.asarray(y)
   if y.ndim != 1 or y.dtype.kind not in 'biuf' or (y % 1 != 0).any() or y.min(initial=0) < 0:
     raise types.UsageError(
-        f'the labels of client {client} have to be whole numbers from 0 on, one for each example, '
+        f'the labels of {whose} have to be whole numbers from 0 on, one for each example, '
         f'found {y.dtype} {list(y.shape)}'
     )
   if len(x) != len(y):
-    raise types.UsageError(f'client {client} has {len(x)} examples and {len(y)} labels')
+    raise types.UsageError(f'{whose} has {len(x)} examples and {len(y)} labels')
   if x.dtype.kind == 'f':
     x = x.astype(np.float32)
-  return tf.data.Dataset.from_tensors(
-      collections.OrderedDict(
-          x=x, y=y.astype(np.int32), client=np.asarray(client, np.int32)
-      )
-  )
+  return collections.OrderedDict(x=x, y=y.astype(np.int32))
 
 
 def client_data_type(x_dtype, x_shape: tuple[int, ...]) -> tff.SequenceType:
@@ -60,6 +72,12 @@ def client_data_type(x_dtype, x_shape: tuple[int, ...]) -> tff.SequenceType:
           )
       )
   )
+
+
+def server_data_type(of_client: tff.SequenceType) -> tff.SequenceType:
+  """Returns the TFF type of `server_dataset`, from that of `client_dataset`."""
+  x, y, _ = of_client.element
+  return tff.SequenceType(collections.OrderedDict(x=x, y=y))
 
 
 def federation_datasets(federation: types.Federation) -> Sequence[tf.data.Dataset]:

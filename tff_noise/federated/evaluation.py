@@ -21,24 +21,27 @@ MEASURES = ('accuracy', 'loss')
 # Larger ones leave the processor's caches: 500 take a third longer on a CNN.
 _BATCH_SIZE = 128
 
-# TFF carries at most 100 MiB in one argument.
+# An argument of TFF has at most 100 MiB, and data of this size at a time are at the worker.
 _MAX_CHUNK_BYTES = 64 * 2**20
+# Examples that are evaluated one batch after another; more would leave cores without work.
+_SHARE = 1024
 
 
 def build_evaluation(model: keras_model.KerasModel) -> tff.Computation:
-  """Returns `(<weights=W@SERVER, data=D*@SERVER> ->
+  """Returns `(<weights=W@SERVER, data={<x=X[?,...],y=int32[?]>*}@CLIENTS> ->
   <accuracy=float32, loss=float32, confusion=int32[K,K]>@SERVER)`.
 
-  `data` is one element that holds all examples, as `client_data.client_dataset` makes it; its
-  `client` is ignored. Batch norm uses the averaged moving statistics. The loss is plain
-  cross-entropy. In row i and column j of the confusion matrix is how many examples of class i are
-  taken for j. An empty set gives zeros.
+  The examples are the server's. They are dealt into shares that stand in the places of clients,
+  which are computed at the same time; each is as `client_data.server_dataset` makes it. Batch norm
+  uses the averaged moving statistics. The loss is plain cross-entropy. In row i and column j of the
+  confusion matrix is how many examples of class i are taken for j. Without examples all is zero.
 
   Args:
     model: The model whose weights are evaluated.
   """
+  share_type = client_data.server_data_type(model.data_type)
 
-  @tff.tensorflow.computation(model.weights_type, model.data_type)
+  @tff.tensorflow.computation(model.weights_type, share_type)
   def evaluate(weights, data):
     network = keras_model.build_zeros(model)
 
@@ -70,21 +73,30 @@ def build_evaluation(model: keras_model.KerasModel) -> tff.Computation:
       correct, loss, confusion = loops.repeat(
           num_batches, add_batch, (tf.constant(0.0), tf.constant(0.0), none)
       )
-      total = tf.cast(num_examples, tf.float32)
       return collections.OrderedDict(
-          accuracy=tf.math.divide_no_nan(correct, total),
-          loss=tf.math.divide_no_nan(loss, total),
+          examples=tf.cast(num_examples, tf.float32),
+          correct=correct,
+          loss=loss,
           confusion=tf.cast(confusion, tf.int32),
       )
 
     return run(weights, data)
 
+  @tff.tensorflow.computation(evaluate.type_signature.result)
+  def in_all(total):
+    return collections.OrderedDict(
+        accuracy=tf.math.divide_no_nan(total['correct'], total['examples']),
+        loss=tf.math.divide_no_nan(total['loss'], total['examples']),
+        confusion=total['confusion'],
+    )
+
   @tff.federated_computation(
       tff.FederatedType(model.weights_type, tff.SERVER),
-      tff.FederatedType(model.data_type, tff.SERVER),
+      tff.FederatedType(share_type, tff.CLIENTS),
   )
   def evaluation(weights, data):
-    return tff.federated_map(evaluate, (weights, data))
+    found = tff.federated_map(evaluate, (tff.federated_broadcast(weights), data))
+    return tff.federated_map(in_all, tff.federated_sum(found))
 
   return evaluation
 
@@ -101,24 +113,34 @@ def build_evaluator(
     examples: At least one.
   """
   size = max(1, _MAX_CHUNK_BYTES // max(1, examples.x[:1].nbytes))
-  chunks = [
-      (
-          client_data.client_dataset(examples.x[i : i + size], examples.y[i : i + size], 0),
-          len(examples.y[i : i + size]),
-      )
-      for i in range(0, len(examples.y), size)
-  ]
+  chunks = [_part(examples, i, size) for i in range(0, len(examples.y), size)]
+  dealt = [_deal(chunk) for chunk in chunks]
 
   def evaluate(weights):
-    results = [evaluation(weights, data) for data, _ in chunks]
-    share = [count / len(examples.y) for _, count in chunks]
+    results = [evaluation(weights, shares) for shares in dealt]
+    of_all = [len(chunk.y) / len(examples.y) for chunk in chunks]
     means = {
-        name: float(np.dot(share, [float(result[name]) for result in results]))
+        name: float(np.dot(of_all, [float(result[name]) for result in results]))
         for name in MEASURES
     }
     return {**means, 'confusion': sum(np.asarray(r['confusion'], np.int64) for r in results)}
 
   return evaluate
+
+
+def _part(examples, start, size):
+  return types.Examples(examples.x[start : start + size], examples.y[start : start + size])
+
+
+def _deal(examples):
+  """The shares, of equal size but for one example."""
+  number = -(-len(examples.y) // _SHARE)
+  return [
+      client_data.server_dataset(x, y)
+      for x, y in zip(
+          np.array_split(examples.x, number), np.array_split(examples.y, number), strict=True
+      )
+  ]
 
 
 def build_evaluators(

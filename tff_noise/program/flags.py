@@ -187,8 +187,9 @@ def _define_all():
        "local: TFF's worker, started by this program; remote: workers that bin/worker started; "
        'accelerator: the TensorFlow of this program, which uses a GPU where it sees one.'),
       ('Runtime', flags.DEFINE_list, 'workers', [], 'HOST:PORT,... of the remote workers.'),
-      ('Runtime', integer, 'max_concurrent_clients', 2,
-       'Clients computed at the same time; of remote workers, a flag of bin/worker.'),
+      ('Runtime', integer, 'max_concurrent_clients', None,
+       'Clients computed at the same time. By default as many as cores, since each has a thread; '
+       'by the accelerator runtime 2; of remote workers, a flag of bin/worker.'),
       ('Runtime', boolean, 'mixed_precision', False,
        'Compute in bfloat16 with float32 weights: slower on most CPUs; for GPUs see '
        'docs/runtimes.md.'),

@@ -123,7 +123,7 @@ class RunConfig:
   debug_client_errors: bool
   runtime: str
   workers: tuple[str, ...]
-  max_concurrent_clients: int
+  max_concurrent_clients: int | None
   mixed_precision: bool
   run_name: str | None
   root_dir: str
@@ -159,8 +159,10 @@ class RunConfig:
       own = _OWN.get(name, '')
       self._require(name, getattr(self, name) in allowed, 'one of ' + ', '.join(allowed) + own)
     for name in ('clients', 'clients_per_round', 'rounds', 'local_epochs', 'batch_size',
-                 'max_concurrent_clients', 'eval_every', 'checkpoint_every', 'public_examples'):
+                 'eval_every', 'checkpoint_every', 'public_examples'):
       self._require(name, getattr(self, name) >= 1, 'at least 1')
+    at_once = self.max_concurrent_clients
+    self._require('max_concurrent_clients', at_once is None or at_once >= 1, 'at least 1')
     step_sizes.parse(self.learning_rate_schedule)  # Its mistakes are told here.
     for name in ('learning_rate', 'temperature'):
       self._require(name, 0 < getattr(self, name) <= _LARGEST, 'a positive number')

@@ -1,4 +1,8 @@
-"""An executor that sends computations and the server's data once, clients' if they are others."""
+"""An executor that sends computations and the server's data once, clients' if they are others.
+
+The data of a client bear its id, as `client_data.client_dataset` makes them. Others are the
+server's, though they may stand in clients' places for an evaluation.
+"""
 
 import contextlib
 
@@ -43,7 +47,8 @@ class CachingExecutor(tff.framework.RemoteExecutor):
     if not _is_data(value, type_spec):
       return await super().create_value(value, type_spec)
     at_server = type_spec.placement is tff.SERVER
-    held = self._cache.server if at_server else self._cache.clients
+    of_clients = not at_server and _has_id(type_spec.member)
+    held = self._cache.clients if of_clients else self._cache.server
     objects = (self, value) if at_server else (self, *value)
     found = held.find(*objects)
     if found is None:
@@ -68,6 +73,11 @@ class CachingExecutor(tff.framework.RemoteExecutor):
     # Called as values are collected, when an error would go nowhere but to stderr.
     with contextlib.suppress(grpc.RpcError, tff.framework.RetryableError, ValueError):
       super()._dispose(*value)
+
+
+def _has_id(sequence_type):
+  element = sequence_type.element
+  return isinstance(element, tff.StructType) and 'client' in tff.structure.name_list(element)
 
 
 def _is_data(value, type_spec):

@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from tff_noise.runtimes import accelerator
 from tff_noise.runtimes import local
 from tff_noise.runtimes import remote
+from tff_noise.runtimes import worker_process
+
+# A GPU's memory holds few clients, its operations keep it busy.
+_ON_ACCELERATOR = 2
 
 
 def opened(
     runtime: str,
     *,
-    max_concurrent_clients: int,
+    max_concurrent_clients: int | None = None,
     workers: Sequence[str] = (),
     shows_client_errors: bool = False,
 ) -> contextlib.AbstractContextManager[None]:
@@ -20,7 +24,8 @@ def opened(
 
   Args:
     runtime: local, remote or accelerator; see the modules of these names.
-    max_concurrent_clients: Clients computed at the same time, positive; of remote workers, their
+    max_concurrent_clients: Clients computed at the same time, positive, by default as many as
+      cores where the runtime is local and 2 where it is the accelerator; of remote workers, their
       own business.
     workers: `HOST:PORT` of remote workers.
     shows_client_errors: Whether errors say what TensorFlow says, which may hold clients' data.
@@ -31,6 +36,8 @@ def opened(
   if runtime == 'accelerator':
     print(f'runtime: {accelerator.describe_devices()}', file=sys.stderr)
     return accelerator.runtime(
-        max_concurrent_clients, shows_client_errors=shows_client_errors
+        max_concurrent_clients or _ON_ACCELERATOR, shows_client_errors=shows_client_errors
     )
-  return local.runtime(max_concurrent_clients, shows_client_errors=shows_client_errors)
+  return local.runtime(
+      max_concurrent_clients or worker_process.cores(), shows_client_errors=shows_client_errors
+  )

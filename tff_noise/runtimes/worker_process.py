@@ -44,7 +44,8 @@ class WorkerProcess:
 
     Args:
       door: Where to listen.
-      max_concurrent_calls: How many clients are computed at the same time, positive.
+      max_concurrent_calls: How many clients are computed at the same time, positive; each has one
+        thread.
       allow_exposed: Whether it may run where the machine allows no isolation.
 
     Raises:
@@ -64,7 +65,13 @@ class WorkerProcess:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=heaps.worker_environment(),
+        env={
+            # A client's operations are computed where they are called, which needs no waiting for
+            # other threads and has the same bits whatever the number of cores: sums over parts
+            # would be of as many parts.
+            'TF_NUM_INTRAOP_THREADS': '1',
+            **heaps.worker_environment(),
+        },
     )
     word, _, rest = _first_line(self._process).partition(' ')
     if word not in (sandbox.READY, sandbox.EXPOSED):
@@ -94,6 +101,11 @@ def _first_line(process):
     if not selector.select(_START_SECONDS):
       return f'{sandbox.FAILED} no answer within {_START_SECONDS} s'
     return process.stdout.readline().decode().strip()
+
+
+def cores() -> int:
+  """Returns the number of cores that this process may use, and a worker that it starts."""
+  return len(os.sched_getaffinity(0))
 
 
 def versions() -> dict[str, str]:
