@@ -15,7 +15,7 @@ for _define, _name, _default, _text in (
     (flags.DEFINE_string, 'host', '127.0.0.1', 'IP address to listen on.'),
     (flags.DEFINE_integer, 'port', 8470, 'Port to listen on.'),
     (flags.DEFINE_integer, 'max_concurrent_clients', worker_process.cores(),
-     'Clients computed at the same time, with a thread each; by default as many as cores.'),
+     'Clients computed at the same time; memory grows with it. By default as many as cores.'),
     (flags.DEFINE_boolean, 'allow_beyond_loopback', False,
      'Listen where other machines can connect, or where this one allows no isolation: whoever '
      'reaches the port can run any program here.'),

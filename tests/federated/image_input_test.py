@@ -72,11 +72,12 @@ class ImageInputTest(federated_test_case.FederatedTestCase):
     examples = types.Examples(self.x, self.y)
     computation = evaluation.build_evaluation(toy.image_model(_SHAPE))
     whole = evaluation.build_evaluator(computation, examples)(_weights())
-    with absltest.mock.patch.object(evaluation, '_MAX_CHUNK_BYTES', 2 * self.x[0].nbytes):
-      parts = evaluation.build_evaluator(computation, examples)(_weights())
-    self.assertAlmostEqual(parts['accuracy'], whole['accuracy'], places=6)
-    self.assertAlmostEqual(parts['loss'], whole['loss'], places=6)
-    np.testing.assert_array_equal(parts['confusion'], whole['confusion'])
+    for name, size in (('_MAX_CHUNK_BYTES', 2 * self.x[0].nbytes), ('_SHARE', 2), ('_SHARE', 3)):
+      with absltest.mock.patch.object(evaluation, name, size):
+        parts = evaluation.build_evaluator(computation, examples)(_weights())
+      self.assertAlmostEqual(parts['accuracy'], whole['accuracy'], places=6)
+      self.assertAlmostEqual(parts['loss'], whole['loss'], places=6)
+      np.testing.assert_array_equal(parts['confusion'], whole['confusion'])
 
   def test_augmentation_is_a_function_of_round_and_client(self):
     plain = self._update(self.x)

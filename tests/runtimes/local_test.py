@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from unittest import mock
 
 import numpy as np
 import psutil
@@ -110,6 +111,19 @@ def _filter_gradient(seed):
 
 
 class CoresTest(absltest.TestCase):
+
+  def test_of_a_container_with_less_time_there_are_fewer(self):
+    allowed = len(os.sched_getaffinity(0))
+    file = self.create_tempfile()
+    for text, expected in (
+        ('max 100000', allowed), ('50000 100000', 1), ('150000 100000', min(2, allowed)),
+        (f'{allowed * 300000} 100000', allowed), ('', allowed),
+    ):
+      file.write_text(text)
+      with mock.patch.object(worker_process, '_QUOTA', file.full_path):
+        self.assertEqual(worker_process.cores(), expected)
+    with mock.patch.object(worker_process, '_QUOTA', file.full_path + '.none'):
+      self.assertEqual(worker_process.cores(), allowed)
 
   def test_sums_have_the_same_bits_on_one_core_and_on_all(self):
     gradient = tff.tensorflow.computation(_filter_gradient, np.int32)

@@ -21,6 +21,8 @@ from tff_noise.program import task as task_lib
 from tff_noise.report import runs
 from tff_noise.runtimes import opening
 
+# Clients computed at the same time: whatever a run's memory allowed it, an audit has as much.
+_AT_ONCE = 2
 _STATE = 'state: every checkpoint can be read'
 _NOISE = 'config.json: names the noise that the run draws'
 
@@ -46,7 +48,7 @@ def audit(
   Raises:
     types.UsageError: If the method cannot be built.
   """
-  with opening.opened('local', max_concurrent_clients=config.max_concurrent_clients):
+  with opening.opened('local', max_concurrent_clients=_AT_ONCE):
     key = noise_secret.system_key(config, run_directory.RunDirectory(run.path))
     prepared = task_lib.prepare(config, dataset, scene, key)
     cohorts = prepared.algorithm.smallest_cohorts(prepared.task)

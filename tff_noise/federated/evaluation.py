@@ -23,8 +23,10 @@ _BATCH_SIZE = 128
 
 # An argument of TFF has at most 100 MiB, and data of this size at a time are at the worker.
 _MAX_CHUNK_BYTES = 64 * 2**20
-# Examples that are evaluated one batch after another; more would leave cores without work.
+# Evaluated one batch after another: at most so many examples and so much of a chunk, or cores would
+# have no work. Functions of the data alone, so that sums have the same bits everywhere.
 _SHARE = 1024
+_SHARES_OF_CHUNK = 8
 
 
 def build_evaluation(model: keras_model.KerasModel) -> tff.Computation:
@@ -134,7 +136,8 @@ def _part(examples, start, size):
 
 def _deal(examples):
   """The shares, of equal size but for one example."""
-  number = -(-len(examples.y) // _SHARE)
+  fitting = _MAX_CHUNK_BYTES // _SHARES_OF_CHUNK // max(1, examples.x[:1].nbytes)
+  number = -(-len(examples.y) // max(1, min(_SHARE, fitting)))
   return [
       client_data.server_dataset(x, y)
       for x, y in zip(

@@ -98,6 +98,6 @@ def _predict(network, model, weights, x):
   """int32 `[n]`, the classes that a model with these weights predicts."""
   keras_model.assign(network, weights)
   half = tf.shape(x)[0] // 2
-  # As two loops, which a worker whose clients have a thread each runs at the same time.
+  # As two loops, which run at the same time; in a worker an operation alone has one thread.
   logits = [prediction.predict(network, model.input_shape, part) for part in (x[:half], x[half:])]
   return tf.argmax(tf.concat(logits, 0), axis=1, output_type=tf.int32)

@@ -188,8 +188,9 @@ def _define_all():
        'accelerator: the TensorFlow of this program, which uses a GPU where it sees one.'),
       ('Runtime', flags.DEFINE_list, 'workers', [], 'HOST:PORT,... of the remote workers.'),
       ('Runtime', integer, 'max_concurrent_clients', None,
-       'Clients computed at the same time. By default as many as cores, since each has a thread; '
-       'by the accelerator runtime 2; of remote workers, a flag of bin/worker.'),
+       'Clients computed at the same time; memory grows with it. By default as many as cores, '
+       'since operations have one thread each; by the accelerator runtime 2; of remote workers, '
+       'a flag of bin/worker.'),
       ('Runtime', boolean, 'mixed_precision', False,
        'Compute in bfloat16 with float32 weights: slower on most CPUs; for GPUs see '
        'docs/runtimes.md.'),

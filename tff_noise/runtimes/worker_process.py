@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import selectors
 import socket
 import subprocess
@@ -19,6 +20,8 @@ from tff_noise.runtimes import sandbox
 _START_SECONDS = 90
 _GREETING_SECONDS = 10
 _MAX_GREETING = 1 << 16
+# Microseconds of processor time that a container has, and in how many.
+_QUOTA = '/sys/fs/cgroup/cpu.max'
 _PACKAGES = ('tensorflow', 'tensorflow-federated')
 
 
@@ -44,8 +47,8 @@ class WorkerProcess:
 
     Args:
       door: Where to listen.
-      max_concurrent_calls: How many clients are computed at the same time, positive; each has one
-        thread.
+      max_concurrent_calls: How many clients are computed at the same time, positive; each of their
+        operations has one thread.
       allow_exposed: Whether it may run where the machine allows no isolation.
 
     Raises:
@@ -104,8 +107,15 @@ def _first_line(process):
 
 
 def cores() -> int:
-  """Returns the number of cores that this process may use, and a worker that it starts."""
-  return len(os.sched_getaffinity(0))
+  """Returns the number of cores that this process may use, and a worker that it starts.
+
+  That is those it may run on, or fewer where a container is given less time than they have.
+  """
+  allowed = len(os.sched_getaffinity(0))
+  with contextlib.suppress(OSError, ValueError):  # Not there, or without a limit ('max').
+    quota, period = map(int, pathlib.Path(_QUOTA).read_text().split())
+    allowed = min(allowed, max(1, -(-quota // period)))
+  return allowed
 
 
 def versions() -> dict[str, str]:
