@@ -5,9 +5,15 @@ import io
 import types as python_types
 from unittest import mock
 
+import numpy as np
+import tensorflow_federated as tff
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from tests import federated_test_case
+from tests import toy
+from tff_noise import types
+from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.privacy import protection
 from tff_noise.program import summary
 from tff_noise.program import training_run
@@ -43,6 +49,23 @@ class SayBudgetTest(parameterized.TestCase):
     self.assertEqual(self._said(clients=clients).startswith(f'privacy: {expected}'), warned)
     # Without a claim there is no delta.
     self.assertEqual(self._said(None, clients=clients), '')
+
+
+class EvaluationsTest(federated_test_case.FederatedTestCase):
+
+  def test_one_that_fails_is_told_as_one(self):
+    no_class = types.Examples(np.ones((3, 2), np.float32), np.full(3, 7, np.int32))
+    dataset = python_types.SimpleNamespace(
+        test_x=no_class.x, test_y=no_class.y, validation=no_class
+    )
+    evaluations = training_run.evaluations_of(toy.linear_model(), dataset, scene=None)
+    weights = tff.learning.models.ModelWeights([np.ones((2, 2), np.float32)], [])
+    for name in ('test', 'validation'):
+      with self.assertRaisesRegex(
+          types.RunError, f'^the evaluation on the {name} set failed: [A-Z_]+'
+      ) as caught:
+        evaluations[name]([algorithm_lib.Evaluated(None, weights)])
+      self.assertNotIn('client 0', str(caught.exception))
 
 
 if __name__ == '__main__':

@@ -23,7 +23,6 @@ from tff_noise.federated import evaluation
 from tff_noise.privacy import ledger as ledger_lib
 from tff_noise.program import checkpoints
 from tff_noise.program import clients as clients_lib
-from tff_noise.runtimes import client_error
 
 
 class ProgramState(NamedTuple):
@@ -208,7 +207,7 @@ async def run(
       if evaluations and is_evaluated(algorithm, done, eval_every):
         models = algorithm.evaluated(state, now.own_of_clients)
         for name, evaluate in evaluations.items():
-          values = _evaluate(evaluate, models, done, name)
+          values = evaluate(models)
           evaluated.update({f'{name}_{m}': float(values[m]) for m in evaluation.MEASURES})
         on_evaluated(done, evaluated, models)
         ended = is_over(done)
@@ -230,14 +229,6 @@ async def run(
       await background.start(write, saved, done, metrics, seconds)
     await background.wait()
     return program_state(state, clients, ledger)
-
-
-def _evaluate(evaluate, models, round_num, name):
-  try:
-    return evaluate(models)
-  except client_error.ClientError as error:
-    failed = f'round {round_num}: the evaluation on the {name} set failed: {error.reason}'
-  raise types.RunError(failed)
 
 
 class _Background:

@@ -36,6 +36,7 @@ from tff_noise.program import summary
 from tff_noise.program import task as task_lib
 from tff_noise.program import trained_models
 from tff_noise.program import training
+from tff_noise.runtimes import client_error
 from tff_noise.runtimes import opening
 from tff_noise.uplink import uplink
 
@@ -262,6 +263,20 @@ def evaluations_of(model, dataset, scene):
       'test': types.Examples(dataset.test_x, dataset.test_y),
       'validation': scene_lib.validation(dataset, scene),
   }
-  return evaluation.build_evaluators(
+  evaluators = evaluation.build_evaluators(
       model, {name: examples for name, examples in sets.items() if examples is not None}
   )
+  return {name: _told_by_name(name, evaluate) for name, evaluate in evaluators.items()}
+
+
+def _told_by_name(name, evaluate):
+  """Shares of a set stand in clients' places; where one fails, no client is to blame."""
+
+  def evaluate_models(models):
+    try:
+      return evaluate(models)
+    except client_error.ClientError as error:
+      reason = error.reason
+    raise types.RunError(f'the evaluation on the {name} set failed: {reason}')
+
+  return evaluate_models
