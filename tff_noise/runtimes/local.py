@@ -134,7 +134,8 @@ class _LocalContext(tff.framework.SyncContext):
     except tff.framework.RetryableError:
       raise worker_process.WorkerError(
           f'the TFF worker died twice in the same computation ({self._fate()}); '
-          'the same command continues from the last checkpoint'
+          'the same command continues from the last checkpoint; where memory ran out, with fewer '
+          '--max_concurrent_clients'
       ) from None
 
   def _invoke(self, comp, arg):
