@@ -89,9 +89,10 @@ def _basic_block(x, filters, stride, norm, name):
 
 
 def _convolution(x, filters, size, stride, name):
-  if size > 1:
+  padding = 'same' if stride == 1 else 'valid'
+  if stride > 1 and size > 1:
     # Not padding='same': with a stride that pads one side only, PyTorch both.
     x = tf.keras.layers.ZeroPadding2D(size // 2, name=f'{name}_pad')(x)
   return tf.keras.layers.Conv2D(
-      filters, size, stride, use_bias=False, kernel_initializer=_he_normal(), name=name
+      filters, size, stride, padding, use_bias=False, kernel_initializer=_he_normal(), name=name
   )(x)
