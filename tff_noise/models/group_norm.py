@@ -22,14 +22,49 @@ class GroupNormalization(tf.keras.layers.GroupNormalization):
 
   def call(self, inputs: tf.Tensor) -> tf.Tensor:
     """Normalises float `[b, ..., C]` over each example's positions and each group's channels."""
-    outputs = _normalized(
+    normalized = _of_features if inputs.shape.rank == 2 else _of_positions
+    outputs = normalized(
         tf.cast(inputs, tf.float32), tf.cast(self.gamma, tf.float32),
         tf.cast(self.beta, tf.float32), self.groups, self.epsilon,
     )
     return tf.cast(outputs, inputs.dtype)
 
 
-def _normalized(inputs, gamma, beta, groups, epsilon):
+def _of_features(inputs, gamma, beta, groups, epsilon):
+  """Of `[b, C]`: what counts is the number of operations, each longer than its arithmetic."""
+  channels = inputs.shape[1]
+
+  def by_group(x):
+    return tf.reshape(x, [-1, groups, channels // groups])
+
+  def mean(x):
+    return tf.reduce_mean(x, 2, keepdims=True)
+
+  @tf.custom_gradient
+  def normalize(inputs, gamma, beta):
+    x = by_group(inputs)
+    centered = x - mean(x)
+    inverse = tf.math.rsqrt(mean(tf.square(centered)) + epsilon)  # 1 / sigma
+    normal = centered * inverse  # xhat
+    flat = tf.reshape(normal, [-1, channels])
+
+    def gradient(dy):
+      of_normal = by_group(dy * gamma)
+      # dx = (gamma dy - <gamma dy> - xhat <gamma dy xhat>) / sigma, <> the mean over a group.
+      dx = of_normal - mean(of_normal) - normal * mean(of_normal * normal)
+      return (
+          tf.reshape(dx * inverse, [-1, channels]),
+          tf.reduce_sum(dy * flat, 0),
+          tf.reduce_sum(dy, 0),
+      )
+
+    return tf.nn.bias_add(flat * gamma, beta), gradient
+
+  return normalize(inputs, gamma, beta)
+
+
+def _of_positions(inputs, gamma, beta, groups, epsilon):
+  """Of `[b, ..., C]`: what counts is how often a batch goes through memory."""
   *positions, channels = inputs.shape[1:]
   num_positions = math.prod(positions)
   # The quickest way to repeat a mean for each channel of its group.
