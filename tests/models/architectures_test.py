@@ -150,6 +150,24 @@ class InitialWeightsTest(parameterized.TestCase):
     np.testing.assert_allclose([k.numpy().ravel()[0] for k in kernels[:3]], expected, atol=1e-6)
 
 
+class CnnTest(parameterized.TestCase):
+
+  def test_rectifies_what_is_pooled_as_if_it_pooled_what_is_rectified(self):
+    x = tf.constant(np.random.default_rng(0).normal(-0.5, 1, (3, 6, 5, 4)).astype(np.float32))
+    pool, found = tf.keras.layers.MaxPool2D(), []
+    for layers_ in ((pool, tf.nn.relu), (tf.nn.relu, pool)):
+      with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = layers_[1](layers_[0](x))
+        loss = tf.reduce_sum(tf.sin(y))
+      found.append((y, tape.gradient(loss, x)))
+    self.assertGreater(np.mean(found[0][0] == 0), 0.05)
+    for ours, other in zip(*found, strict=True):
+      np.testing.assert_array_equal(ours, other)
+    names = [x.name for x in architectures.cnn((8, 8, 1), 2).layers]
+    self.assertEqual(names[names.index('pool_0') + 1], 'relu_0')
+
+
 class ResNetTest(parameterized.TestCase):
 
   def test_strided_convolutions_are_padded_as_in_pytorch(self):

@@ -14,6 +14,11 @@ class GroupNormTest(parameterized.TestCase):
     layer = group_norm.GroupNormalization(2, epsilon=0.0)
     # Means 2 and 5, deviations 1 and 4: [1, 3 | 1, 9].
     np.testing.assert_allclose(layer(tf.constant([[1.0, 3.0, 1.0, 9.0]])), [[-1, 1, -1, 1]])
+    # Over two positions too: means 2 and 5, deviations 1 and 4.
+    x = tf.constant([[[1.0, 3.0, 1.0, 9.0], [3.0, 1.0, 9.0, 1.0]]])
+    np.testing.assert_allclose(
+        group_norm.GroupNormalization(2, epsilon=0.0)(x), [[[-1, 1, -1, 1], [1, -1, 1, -1]]]
+    )
 
   @parameterized.parameters(
       ((5, 8), 2), ((5, 12), 1), ((3, 7, 16), 4), ((4, 6, 5, 8), 2), ((2, 3, 3, 3, 6), 3)
@@ -67,12 +72,15 @@ class GroupNormTest(parameterized.TestCase):
       y = tf.reduce_sum(layer(x))
     np.testing.assert_array_equal(tape.gradient(y, layer.gamma), np.zeros(4))
 
-  def test_half_precision_is_computed_in_full(self):
+  @parameterized.parameters((1, 3), (1, 3, 1))
+  def test_half_precision_is_computed_in_full(self, *shape):
     layer = group_norm.GroupNormalization(1, dtype='mixed_bfloat16')
-    x = tf.constant([[256.0, 258.0, 260.0]], tf.bfloat16)
+    x = tf.reshape(tf.constant([256.0, 258.0, 260.0], tf.bfloat16), shape)
     y = layer(x)
     self.assertEqual(y.dtype, tf.bfloat16)
-    np.testing.assert_allclose(tf.cast(y, tf.float32), [[-1.2247, 0, 1.2247]], atol=1e-2)
+    np.testing.assert_allclose(
+        tf.reshape(tf.cast(y, tf.float32), [-1]), [-1.2247, 0, 1.2247], atol=1e-2
+    )
 
   def test_config_and_weights_are_keras_s(self):
     ours = group_norm.GroupNormalization(2, name='norm')

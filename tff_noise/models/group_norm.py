@@ -80,9 +80,7 @@ def _of_positions(inputs, gamma, beta, groups, epsilon):
   def normalize(inputs, gamma, beta):
     x = tf.reshape(inputs, [-1, num_positions, channels])
     centered = x - mean(tf.reduce_sum(x, 1))[:, None]  # x - mu
-    # One pass: squares that are summed afterwards would be written first.
-    norms = tf.math.reduce_euclidean_norm(centered, 1)
-    variance = mean(tf.square(norms))
+    variance = mean(tf.reduce_sum(tf.square(centered), 1))
     inverse = tf.math.rsqrt(variance + epsilon)  # 1 / sigma
     scale = inverse * gamma
     y = tf.nn.bias_add(centered * scale[:, None], beta)

@@ -24,19 +24,19 @@ from tff_noise import types
 # No operation of these lists writes, prints, reads a file or a clock, calls Python, sends, keeps
 # anything for another call, be it in the memory of a constant. What is not listed is refused.
 _MATHEMATICS = """
-    Abs Acos Acosh Add AddN AddV2 All Any ApproximateEqual ArgMax ArgMin Asin Asinh Atan Atan2 Atanh
-    BatchMatMul BatchMatMulV2 BatchMatMulV3 Betainc Bincount BitwiseAnd BitwiseOr BitwiseXor
-    Bucketize Cast Ceil ClipByValue Cos Cosh Cross Cumprod Cumsum CumulativeLogsumexp DenseBincount
-    Digamma Div DivNoNan Einsum Equal Erf Erfc Erfinv EuclideanNorm Exp Expm1 Floor FloorDiv
-    FloorMod Greater GreaterEqual HistogramFixedWidth Igamma IgammaGradA Igammac Inv InvGrad Invert
-    IsFinite IsInf IsNan LeftShift Less LessEqual Lgamma LinSpace Log Log1p LogicalAnd LogicalNot
-    LogicalOr MatMul Max Maximum Mean Min Minimum Mod Mul MulNoNan Ndtri Neg NextAfter NotEqual
-    Polygamma PopulationCount Pow Prod Range RealDiv Reciprocal ReciprocalGrad RightShift Rint Round
-    Rsqrt RsqrtGrad SegmentMax SegmentMaxV2 SegmentMean SegmentMin SegmentMinV2 SegmentProd
-    SegmentProdV2 SegmentSum SegmentSumV2 Select SelectV2 Sigmoid SigmoidGrad Sign Sin Sinh Sqrt
-    SqrtGrad Square SquaredDifference Sub Sum Tan Tanh TanhGrad TruncateDiv TruncateMod
-    UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum Xdivy Xlog1py Xlogy
-    Zeta Cholesky CholeskyGrad LogMatrixDeterminant Lu MatrixDeterminant MatrixExponential
+    Abs Acos Acosh Add AddN AddV2 All Any ApproximateEqual ArgMax ArgMin Asin Asinh Atan Atan2
+    Atanh BatchMatMul BatchMatMulV2 BatchMatMulV3 Betainc Bincount BitwiseAnd BitwiseOr BitwiseXor
+    Bucketize Cast Ceil ClipByValue Cos Cosh Cross Cumprod Cumsum CumulativeLogsumexp
+    DenseBincount Digamma Div DivNoNan Einsum Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv
+    FloorMod Greater GreaterEqual HistogramFixedWidth Igamma IgammaGradA Igammac Inv InvGrad
+    Invert IsFinite IsInf IsNan LeftShift Less LessEqual Lgamma LinSpace Log Log1p LogicalAnd
+    LogicalNot LogicalOr MatMul Max Maximum Mean Min Minimum Mod Mul MulNoNan Ndtri Neg NextAfter
+    NotEqual Polygamma PopulationCount Pow Prod Range RealDiv Reciprocal ReciprocalGrad RightShift
+    Rint Round Rsqrt RsqrtGrad SegmentMax SegmentMaxV2 SegmentMean SegmentMin SegmentMinV2
+    SegmentProd SegmentProdV2 SegmentSum SegmentSumV2 Select SelectV2 Sigmoid SigmoidGrad Sign Sin
+    Sinh Sqrt SqrtGrad Square SquaredDifference Sub Sum Tan Tanh TanhGrad TruncateDiv TruncateMod
+    UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum Xdivy Xlog1py
+    Xlogy Zeta Cholesky CholeskyGrad LogMatrixDeterminant Lu MatrixDeterminant MatrixExponential
     MatrixInverse MatrixSolve MatrixSolveLs MatrixSquareRoot MatrixTriangularSolve Qr
     SelfAdjointEigV2 Svd
 """
