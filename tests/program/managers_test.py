@@ -95,6 +95,8 @@ class MetricsManagersTest(absltest.TestCase):
     self.assertEqual(set(values), {'test accuracy', 'clients', 'stage'})
     self.assertEqual([step for step, _ in values['test accuracy']], [1, 3])
     self.assertEqual([step for step, _ in values['stage']], [1, 2, 3])
+    legend = events.SummaryMetadata('stage').summary_description
+    self.assertStartsWith(legend, '1 warm up, 2 train, 3 ')
 
   def test_files_are_those_of_tffs_own_manager(self):
     rows = [

@@ -98,12 +98,14 @@ class _TensorBoard(tff.program.ReleaseManager):
   """Writes scalars, the stage as its number, 1 the first, under names for people.
 
   The same measure has one name whatever the stage, so that methods can be laid over each other.
+  What the numbers of stages mean is in the description of their curve.
   """
 
   def __init__(self, folder: str, stages: Sequence[str]):
     with _full_disk_is_an_os_error():
       self._writer = tensorboard.summary.Writer(folder)
     self._stages = list(stages)
+    self._legend = ', '.join(f'{i} {stage}' for i, stage in enumerate(stages, 1))
 
   async def release(self, value: Mapping[str, Any], key: int) -> None:
     """See base class; texts and what was not measured are left out."""
@@ -111,7 +113,10 @@ class _TensorBoard(tff.program.ReleaseManager):
     with _full_disk_is_an_os_error():
       for name, number in row.items():
         if not isinstance(number, str) and not math.isnan(number):
-          self._writer.add_scalar(name.replace('_', ' '), number, key)
+          self._writer.add_scalar(
+              name.replace('_', ' '), number, key,
+              description=self._legend if name == 'stage' else None,
+          )
       self._writer.flush()
 
 
