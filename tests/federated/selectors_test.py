@@ -20,7 +20,7 @@ _X = np.array([[1, 0], [0, 1], [2, 1], [1, 3]], np.float32)
 
 def _score(selector, models, x, y, reports=None):
   """What `selector` says of linear models, inside a graph as in a server's computation."""
-  server_data = client_data.client_dataset(np.asarray(x, np.float32), y, 0)
+  server_data = client_data.server_dataset(np.asarray(x, np.float32), y)
   models = tf.constant(np.array(models, np.float32).reshape(-1, 2, 2))
   build = selector.build_score()
 
@@ -74,7 +74,7 @@ class ValidationTest(parameterized.TestCase):
     # With means of 0 the first coordinate is larger; with (4, 0) taken off it is the second.
     selector = selectors.validation(toy.linear_model('batch'), 1)
     build = selector.build_score()
-    server_data = client_data.client_dataset(np.array([[2, 1], [3, 1]], np.float32), [1, 1], 0)
+    server_data = client_data.server_dataset(np.array([[2, 1], [3, 1]], np.float32), [1, 1])
     means = tf.constant([[0.0, 0], [4, 0]])
 
     def model(i):
@@ -90,9 +90,11 @@ class ValidationTest(parameterized.TestCase):
   def test_images(self):
     model = keras_model.from_keras(architectures.mlp((8, 8, 1), 10, pixel_scale=1 / 16))
     selector = selectors.validation(model, 1)
-    self.assertEqual(selector.server_data_type, model.data_type)
+    self.assertEqual(
+        selector.server_data_type, client_data.server_data_type(model.data_type)
+    )
     x = np.zeros((3, 8, 8, 1), np.uint8)
-    server_data = client_data.client_dataset(x, [2, 2, 0], 0)
+    server_data = client_data.server_dataset(x, [2, 2, 0])
     build = selector.build_score()
     # Zeros, but for the bias of class 2.
     weights = [np.zeros(t.shape, np.float32) for t in model.weights_type.trainable]

@@ -167,9 +167,8 @@ def _selector(task, params):
   if task.validation is not None:
     return by_agreement
   # Generated images are pixels, also where clients hold image files.
-  return by_agreement._replace(
-      server_data_type=client_data.client_data_type(np.uint8, task.model.input_shape)
-  )
+  pixels = client_data.client_data_type(np.uint8, task.model.input_shape)
+  return by_agreement._replace(server_data_type=client_data.server_data_type(pixels))
 
 
 def _server_data(task, params):
@@ -183,9 +182,9 @@ def _server_data(task, params):
           f'{task.validation.x.nbytes / 2**20:.0f} MiB, and TFF carries at most 100 MiB: use a '
           'smaller --validation_fraction, or images as files (--dataset=image_folder)'
       )
-    return client_data.client_dataset(task.validation.x, task.validation.y, 0)
+    return client_data.server_dataset(task.validation.x, task.validation.y)
   x = generated_images(task.model.input_shape, task.seed)
-  return client_data.client_dataset(x, np.zeros(len(x), np.int32), 0)
+  return client_data.server_dataset(x, np.zeros(len(x), np.int32))
 
 
 def _mean_of_rest(task, name):

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from tff_noise.clients import prediction
+from tff_noise.data import client_data
 from tff_noise.federated import stacked
 from tff_noise.models import keras_model
 
@@ -34,7 +35,7 @@ def validation(model: keras_model.KerasModel, keep: int) -> stacked.Selector:
       build_score,
       keep,
       'the server evaluates the model of each client, which their sum does not tell',
-      model.data_type,
+      client_data.server_data_type(model.data_type),
   )
 
 
@@ -70,7 +71,7 @@ def agreement(model: keras_model.KerasModel, keep: int) -> stacked.Selector:
       build_score,
       keep,
       'the server compares the predictions of the clients\' models, which their sum does not tell',
-      model.data_type,
+      client_data.server_data_type(model.data_type),
   )
 
 
