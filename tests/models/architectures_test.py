@@ -141,9 +141,11 @@ class PixelsTest(parameterized.TestCase):
 class InitialWeightsTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      ('mlp', [0.08984049, 0.14980473, 0.18265711]), ('cnn', [0.08175512, 0.08154336, -0.00788662])
+      ('mlp', [0.08984049, 0.14980473, 0.18265711]),
+      ('cnn', [0.08175512, 0.08154336, -0.00788662]),
+      ('resnet18', [-0.00900969, 0.07707678, -0.04025656]),
   )
-  def test_the_first_architectures_start_where_they_always_did(self, name, expected):
+  def test_architectures_start_where_they_did(self, name, expected):
     # A layer more or renamed would change every published number.
     model = keras_model.from_keras(architectures.MODELS[name]((8, 8, 1), 10))
     kernels = [w for w in keras_model.build_seeded(model, 3).weights if 'kernel' in w.name]
@@ -152,20 +154,26 @@ class InitialWeightsTest(parameterized.TestCase):
 
 class CnnTest(parameterized.TestCase):
 
-  def test_rectifies_what_is_pooled_as_if_it_pooled_what_is_rectified(self):
-    x = tf.constant(np.random.default_rng(0).normal(-0.5, 1, (3, 6, 5, 4)).astype(np.float32))
-    pool, found = tf.keras.layers.MaxPool2D(), []
-    for layers_ in ((pool, tf.nn.relu), (tf.nn.relu, pool)):
+  def test_is_the_network_that_rectifies_before_it_pools(self):
+    network = architectures.cnn((8, 8, 1), 3)
+    chain = network.layers[1:]
+    swapped = list(chain)
+    names = [x.name for x in chain]
+    for i in range(2):
+      pool, relu = names.index(f'pool_{i}'), names.index(f'relu_{i}')
+      swapped[pool], swapped[relu] = chain[relu], chain[pool]
+    found = []
+    for layers_ in (chain, swapped):
       with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = layers_[1](layers_[0](x))
-        loss = tf.reduce_sum(tf.sin(y))
-      found.append((y, tape.gradient(loss, x)))
-    self.assertGreater(np.mean(found[0][0] == 0), 0.05)
+        x = tf.constant(_pixels(3, 8, 8, 1))
+        for layer in layers_:
+          x = layer(x)
+        loss = tf.reduce_sum(tf.sin(x))
+      found.append([x, *tape.gradient(loss, network.trainable_variables)])
+    np.testing.assert_array_equal(found[0][0], network(_pixels(3, 8, 8, 1))[0])
+    self.assertLess(names.index('pool_0'), names.index('relu_0'))
     for ours, other in zip(*found, strict=True):
       np.testing.assert_array_equal(ours, other)
-    names = [x.name for x in architectures.cnn((8, 8, 1), 2).layers]
-    self.assertEqual(names[names.index('pool_0') + 1], 'relu_0')
 
 
 class ResNetTest(parameterized.TestCase):
@@ -182,6 +190,18 @@ class ResNetTest(parameterized.TestCase):
     convolution.trainable_variables[0].assign(kernel)
     x = np.random.default_rng(0).normal(size=(1, 8, 8, 64)).astype(np.float32)
     np.testing.assert_allclose(convolution(x)[0, :, :, 7], x[0, ::2, ::2, 5], rtol=1e-6)
+
+  def test_others_are_padded_by_zeros_on_both_sides(self):
+    network = architectures.MODELS['resnet18']((8, 8, 3), 2)
+    convolution = network.get_layer('stage_0_block_0_conv_0')
+    kernel = np.zeros((3, 3, 64, 64), np.float32)
+    kernel[0, 0, 5, 7] = kernel[2, 2, 6, 8] = 1
+    convolution.set_weights([kernel])
+    x = np.random.default_rng(0).normal(size=(1, 8, 8, 64)).astype(np.float32)
+    padded = np.pad(x[0], [(1, 1), (1, 1), (0, 0)])
+    y = convolution(x)[0].numpy()
+    np.testing.assert_allclose(y[..., 7], padded[:-2, :-2, 5], rtol=1e-6)
+    np.testing.assert_allclose(y[..., 8], padded[2:, 2:, 6], rtol=1e-6)
 
   def test_resnet50_is_that_of_keras(self):
     reference = tf.keras.applications.ResNet50(

@@ -43,7 +43,7 @@ def _of_features(inputs, gamma, beta, groups, epsilon):
   @tf.custom_gradient
   def normalize(inputs, gamma, beta):
     x = by_group(inputs)
-    centered = x - mean(x)
+    centered = x - mean(x)  # x - mu
     inverse = tf.math.rsqrt(mean(tf.square(centered)) + epsilon)  # 1 / sigma
     normal = centered * inverse  # xhat
     flat = tf.reshape(normal, [-1, channels])
