@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_noise.runtimes import identity_cache
+from tff_noise.runtimes import messages
 
 # A value has at most 100 MiB, a part of an evaluation's data 64 (see federated/evaluation.py).
 _KEPT_OF_SERVER = 4
@@ -29,7 +30,7 @@ class DataCache:
     self.server = identity_cache.IdentityCache(_KEPT_OF_SERVER)
 
 
-class CachingExecutor(tff.framework.RemoteExecutor):
+class CachingExecutor(messages.WritingExecutor):
   """Sends computations and the server's data once, the clients' if they are not the last call's.
 
   In a federation where all clients take part in every round they never change.

@@ -27,6 +27,7 @@ from tff_noise import types
 from tff_noise.runtimes import client_error
 from tff_noise.runtimes import connection
 from tff_noise.runtimes import federating
+from tff_noise.runtimes import messages
 from tff_noise.runtimes import peer as peer_lib
 from tff_noise.runtimes import worker_process
 
@@ -317,7 +318,7 @@ class _Share:
     present = self._pool.present()
     self._worker = present[self._index % len(present)]
     # Values are forgotten with their executor, not one by one.
-    self._executor = tff.framework.RemoteExecutor(self._worker.stub, dispose_batch_size=2**31)
+    self._executor = messages.WritingExecutor(self._worker.stub, dispose_batch_size=2**31)
     self._executor.set_cardinalities({tff.CLIENTS: self.clients.stop - self.clients.start})
 
   def _is_lost(self, error):
