@@ -59,6 +59,7 @@ _LOADS_TENSORFLOW = (
     'tff_noise.runtimes.data_cache',
     'tff_noise.runtimes.federating',
     'tff_noise.runtimes.local',
+    'tff_noise.runtimes.messages',
     'tff_noise.runtimes.opening',
     'tff_noise.runtimes.peer',
     'tff_noise.runtimes.remote',

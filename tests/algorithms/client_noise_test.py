@@ -22,8 +22,8 @@ from tff_noise.federated import task as task_lib
 from tff_noise.federated import tree_sum
 from tff_noise.optimizers import catalog as optimizers
 from tff_noise.privacy import accountant
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import cyclic
-from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
 from tff_noise.program import training
 from tff_noise.selection import policies
@@ -168,11 +168,11 @@ class RunTest(federated_test_case.FederatedTestCase):
     _, _, opened = _run(algorithm)
     declared = uplink.to_json(algorithm.fields)
     expected = accountant.gaussian_epsilon(2.0, population=4, cohort=2, rounds=3, delta=1e-5)
-    for unit, cost in ledger.totals(opened.entries, declared).items():
+    for unit, cost in costs_lib.totals(opened.entries, declared).items():
       self.assertEqual(
           cost, protection.Cost(expected, 1e-5, protection.Status.CONDITIONAL), unit
       )
-    [release] = ledger.releases(opened.entries, declared)
+    [release] = costs_lib.releases(opened.entries, declared)
     self.assertEqual((release.times, release.unit), (3, protection.Unit.CLIENT))
 
   @parameterized.product(secure=(False, True), mechanism=(protection.GAUSSIAN, protection.TREE))
@@ -191,10 +191,10 @@ class RunTest(federated_test_case.FederatedTestCase):
       epsilon = accountant.gaussian_epsilon(
           2.0, population=2, cohort=2, rounds=expected, delta=1e-5
       )
-      for cost in ledger.totals(opened.entries[:released], declared).values():
+      for cost in costs_lib.totals(opened.entries[:released], declared).values():
         self.assertEqual(cost, protection.Cost(epsilon, 1e-5, protection.Status.CONDITIONAL))
     # Their turns are counted: what is not there cannot be left out.
-    cost = ledger.totals(opened.entries[1:], declared)[protection.Unit.CLIENT]
+    cost = costs_lib.totals(opened.entries[1:], declared)[protection.Unit.CLIENT]
     self.assertIs(cost.status, protection.Status.NONE)
 
   def test_the_model_has_the_noise_of_the_nodes_of_the_last_round(self):
@@ -220,9 +220,9 @@ class RunTest(federated_test_case.FederatedTestCase):
     algorithm = _build('fedavg', _task(secure=True))
     self.assertEqual({f.disclosure for f in algorithm.fields}, {uplink.Disclosure.SECURE_SUM})
     _, _, opened = _run(algorithm)
-    cost = ledger.totals(opened.entries, uplink.to_json(algorithm.fields))[protection.Unit.CLIENT]
+    costs = costs_lib.totals(opened.entries, uplink.to_json(algorithm.fields))
     expected = accountant.gaussian_epsilon(2.0, population=4, cohort=2, rounds=3, delta=1e-5)
-    self.assertEqual(cost.epsilon, expected)
+    self.assertEqual(costs[protection.Unit.CLIENT].epsilon, expected)
 
   def test_shares_of_clients_in_a_secure_sum_need_no_trusted_server(self):
     algorithm = _build('fedavg', _task(shield=_DISCRETE, secure=True))
@@ -237,14 +237,14 @@ class RunTest(federated_test_case.FederatedTestCase):
       self.assertTrue(np.isfinite(a).all())
       np.testing.assert_array_equal(a, b)
     declared = uplink.to_json(algorithm.fields)
-    cost = ledger.totals(opened.entries, declared)[protection.Unit.CLIENT]
+    cost = costs_lib.totals(opened.entries, declared)[protection.Unit.CLIENT]
     expected = accountant.gaussian_epsilon(2.0, population=2, cohort=2, rounds=3, delta=1e-5)
     self.assertBetween(cost.epsilon / expected, 1, 1 + 1e-8)
     # A round that a share was missing from.
     fewer = [opened.entries[0]._replace(clients=1), *opened.entries[1:]]
-    cost = ledger.totals(fewer, declared)[protection.Unit.CLIENT]
+    cost = costs_lib.totals(fewer, declared)[protection.Unit.CLIENT]
     self.assertIs(cost.status, protection.Status.NONE)
-    [release] = ledger.releases(fewer, declared)
+    [release] = costs_lib.releases(fewer, declared)
     self.assertIs(release.cost.status, protection.Status.NONE)
 
   @parameterized.product(
@@ -265,7 +265,7 @@ class RunTest(federated_test_case.FederatedTestCase):
     algorithm = _build('feddpcont', _task())
     self.assertEqual([f.name for f in algorithm.fields], ['label histogram', 'update'])
     _, _, opened = _run(algorithm)
-    costs = ledger.totals(opened.entries, uplink.to_json(algorithm.fields))
+    costs = costs_lib.totals(opened.entries, uplink.to_json(algorithm.fields))
     updates = accountant.gaussian_epsilon(2.0, population=4, cohort=2, rounds=3, delta=1e-5)
     self.assertAlmostEqual(costs[protection.Unit.LABEL].epsilon, updates + 1.0, places=9)
     # A histogram of flipped labels protects each label, and not who has how many.
@@ -298,7 +298,7 @@ class RunTest(federated_test_case.FederatedTestCase):
     self.assertEqual(clients.participations.sum(), sum(sizes))
     # Secret even where it is empty.
     self.assertLen({entry.cohort for entry in opened.entries}, 6)
-    costs = ledger.totals(opened.entries, uplink.to_json(algorithm.fields))
+    costs = costs_lib.totals(opened.entries, uplink.to_json(algorithm.fields))
     self.assertEqual(
         costs[protection.Unit.CLIENT].epsilon,
         accountant.poisson_gaussian_epsilon(2.0, 0.25, 6, 1e-5),

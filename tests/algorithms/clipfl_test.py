@@ -27,6 +27,7 @@ from tff_noise.federated import task as task_lib
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
 from tff_noise.optimizers import catalog
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import ledger as ledger_lib
 from tff_noise.privacy import protection
 from tff_noise.program import clients as clients_lib
@@ -498,17 +499,17 @@ class LedgerTest(federated_test_case.FederatedTestCase):
     _, _, opened = runs.all_rounds(algorithm, _task_on(None), _federation())
     declared = uplink.to_json(algorithm.fields)
     times = {}
-    for found in ledger_lib.releases(opened.entries, declared):
+    for found in costs_lib.releases(opened.entries, declared):
       times.setdefault(found.field['disclosure'], set()).add(found.times)
     # Four of six rounds; what is summed in both phases is released in all.
     self.assertEqual(times[uplink.Disclosure.PER_CLIENT.value], {4})
     self.assertEqual(max(times[uplink.Disclosure.SUM.value]), 6)
     for done, seen in ((1, 1), (4, 4), (5, 4)):
       entries = [entry for entry in opened.entries if entry.round_num <= done]
-      found = ledger_lib.releases(entries, declared)
+      found = costs_lib.releases(entries, declared)
       [row] = [r for r in found if r.field['disclosure'] == uplink.Disclosure.PER_CLIENT.value]
       self.assertEqual(row.times, seen)
-    cost = ledger_lib.totals(opened.entries, declared)[protection.Unit.LABEL]
+    cost = costs_lib.totals(opened.entries, declared)[protection.Unit.LABEL]
     self.assertEqual(cost.epsilon, np.inf)
 
 

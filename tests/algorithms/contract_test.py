@@ -30,6 +30,7 @@ from tff_noise.federated import aggregation
 from tff_noise.federated import computation
 from tff_noise.federated import evaluation
 from tff_noise.optimizers import catalog as optimizers
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
 from tff_noise.program import clients as clients_lib
@@ -468,9 +469,9 @@ class ContractTest(federated_test_case.FederatedTestCase):
   @parameterized.named_parameters(*_ALL)
   def test_updates_trained_on_true_labels_claim_no_label_epsilon(self, name):
     entries, declared = _entries(name, _ran(name).folder)
-    cost = ledger.totals(entries, declared)[protection.Unit.LABEL]
+    cost = costs_lib.totals(entries, declared)[protection.Unit.LABEL]
     self.assertEqual((cost.epsilon, cost.status), (np.inf, protection.Status.NONE))
-    json.dumps(ledger.to_json(entries, declared), allow_nan=False)
+    json.dumps(costs_lib.to_json(entries, declared), allow_nan=False)
 
 
 if __name__ == '__main__':

@@ -31,7 +31,7 @@ from tff_noise.federated import evaluation
 from tff_noise.federated import task as task_lib
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
-from tff_noise.privacy import ledger
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import protection
 from tff_noise.program import clients as clients_lib
 from tff_noise.program import training
@@ -998,12 +998,12 @@ class UplinkTest(federated_test_case.FederatedTestCase):
     ):
       self.assertEqual(clients(done, '<client=int32,lid=float32>'), lid)
       self.assertEqual(clients(done, '<client=int32,noise=float32>'), estimates)
-    found = ledger.releases(opened.entries, declared)
+    found = costs_lib.releases(opened.entries, declared)
     times = {(r.field['name'], r.field['disclosure']): r.times for r in found}
     # Alone in a round, the sum is one's own.
     self.assertEqual(times['update', _PER_CLIENT.value], 12)
     self.assertEqual(times['update', uplink.Disclosure.SUM.value], 16)
-    cost = ledger.totals(opened.entries, declared)[protection.Unit.LABEL]
+    cost = costs_lib.totals(opened.entries, declared)[protection.Unit.LABEL]
     self.assertEqual(cost.epsilon, np.inf)
 
 

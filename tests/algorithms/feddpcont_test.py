@@ -14,8 +14,8 @@ from tff_noise.algorithms import feddpcont
 from tff_noise.algorithms import parameters
 from tff_noise.algorithms import plain
 from tff_noise.federated import task as task_lib
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import estimator
-from tff_noise.privacy import ledger
 from tff_noise.privacy import mechanism as mechanism_lib
 from tff_noise.privacy import protection
 from tff_noise.program import training
@@ -229,25 +229,25 @@ class LabelCommunicationTest(federated_test_case.FederatedTestCase):
         [(e.round_num, e.clients, 0 in e.fields) for e in entries],
         [(1, 4, True), (1, 2, False), (2, 2, False), (3, 2, False)],
     )
-    label, *others = ledger.releases(entries, declared)
+    label, *others = costs_lib.releases(entries, declared)
     self.assertEqual((label.field['name'], label.times), ('label histogram', 1))
     self.assertLessEqual(label.cost.epsilon, 1.5)
     self.assertAlmostEqual(label.cost.epsilon, 1.5, places=9)
     self.assertEqual({r.times for r in others}, {3})
     label_unit = protection.Unit.LABEL
-    self.assertEqual(ledger.totals(entries[:1], declared)[label_unit], label.cost)
-    self.assertEqual(ledger.totals(entries, declared)[label_unit].epsilon, np.inf)
+    self.assertEqual(costs_lib.totals(entries[:1], declared)[label_unit], label.cost)
+    self.assertEqual(costs_lib.totals(entries, declared)[label_unit].epsilon, np.inf)
 
   def test_ledger_bounds_what_the_sum_alone_costs(self):
     entries, declared = self._entries('shrinkage')
-    label, *others = ledger.releases(entries, declared)
+    label, *others = costs_lib.releases(entries, declared)
     # Each report among 1,200.
     self.assertEqual(label.protection.num_labels, 1200)
     self.assertLess(label.central.upper, label.cost.epsilon)
     self.assertEqual({r.central for r in others}, {None})
 
   def test_ledger_claims_nothing_without_dp(self):
-    label, *_ = ledger.releases(*self._entries('none'))
+    label, *_ = costs_lib.releases(*self._entries('none'))
     self.assertEqual(label.field['name'], 'label histogram')
     self.assertIs(label.cost.status, protection.Status.NONE)
     self.assertEqual(label.cost.epsilon, np.inf)

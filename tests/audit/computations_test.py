@@ -14,7 +14,7 @@ from tff_noise.audit import computations
 from tff_noise.audit import finding
 from tff_noise.federated import computation
 from tff_noise.federated import label_histogram
-from tff_noise.privacy import ledger
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import protection
 from tff_noise.uplink import uplink
 
@@ -117,7 +117,7 @@ class AuditTest(federated_test_case.FederatedTestCase):
     [entry] = computations.planned(labels, 20)
     self.assertEqual((entry.fields, entry.clients), ((0,), 20))
     declared = uplink.to_json(labels.fields)
-    self.assertLen(ledger.releases([entry], declared), 1)
+    self.assertLen(costs_lib.releases([entry], declared), 1)
 
 
 if __name__ == '__main__':

@@ -16,6 +16,7 @@ from tff_noise.audit import finding
 from tff_noise.audit import rebuilt
 from tff_noise.audit import runs
 from tff_noise.privacy import accountant
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import ledger
 from tff_noise.program import data
 from tff_noise.program import flags
@@ -46,7 +47,7 @@ def _sizes(rounds=_ROUNDS):
 
 
 def _cost(rounds):
-  return accountant.poisson_gaussian_epsilon(1.0, _EXPECTED / _CLIENTS, rounds, ledger.DELTA)
+  return accountant.poisson_gaussian_epsilon(1.0, _EXPECTED / _CLIENTS, rounds, costs_lib.DELTA)
 
 
 class PoissonRunTest(parameterized.TestCase):
@@ -90,8 +91,8 @@ class PoissonRunTest(parameterized.TestCase):
   def _audit(self):
     run = report_runs.read_run(self.run_.path)
     seal = ledger_seal.of_run(self.run_)
-    code = rebuilt.audit(run, seal, self.config, self.dataset, self.scene, ledger.DELTA)
-    return runs.audit(run, seal, ledger.DELTA, code, '')
+    code = rebuilt.audit(run, seal, self.config, self.dataset, self.scene, costs_lib.DELTA)
+    return runs.audit(run, seal, costs_lib.DELTA, code, '')
 
   def test_cohorts_here_are_empty_single_and_larger(self):
     self.assertEqual({min(n, 2) for n in _sizes()}, {0, 1, 2})
@@ -165,7 +166,7 @@ class PoissonRunTest(parameterized.TestCase):
     flags_ = json.loads(self._read('config.json'))
     flags_['flags']['target_client_epsilon'] = _cost(2)
     run = report_runs.read_run(self.run_.path)._replace(flags=flags_['flags'])
-    audit = runs.audit(run, ledger_seal.of_run(self.run_), ledger.DELTA, None, 'no data')
+    audit = runs.audit(run, ledger_seal.of_run(self.run_), costs_lib.DELTA, None, 'no data')
     [budget] = [f for f in audit.findings if '--target_client_epsilon' in f.name]
     self.assertIs(budget.verdict, finding.Verdict.FAILED)
 

@@ -22,6 +22,7 @@ from tff_noise.audit import reports
 from tff_noise.audit import runs
 from tff_noise.data import scene as scene_lib
 from tff_noise.privacy import accountant
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import ledger
 from tff_noise.program import data
 from tff_noise.program import flags
@@ -116,7 +117,7 @@ class AttackTest(federated_test_case.FederatedTestCase):
       texts.append(json.dumps({**content, 'hash': head}) + '\n')
     self._write('ledger.jsonl', ''.join(texts))
     entries, _ = ledger.read(self._file('ledger.jsonl'), declared, seal)
-    self._write('privacy.json', json.dumps(ledger.to_json(entries, declared)))
+    self._write('privacy.json', json.dumps(costs_lib.to_json(entries, declared)))
 
   def _edit_config(self, **flags_):
     config = json.loads(self._read('config.json'))

@@ -18,6 +18,7 @@ from tff_noise.audit import finding
 from tff_noise.audit import page
 from tff_noise.audit import runs
 from tff_noise.privacy import accountant
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import events
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
@@ -57,7 +58,7 @@ class RunsTest(parameterized.TestCase):
     book.record(1, 'train', ['labels'], np.arange(20))
     for i in range(1, _ROUNDS + 1):
       book.record(i, 'train', ['update'], np.arange(i, i + 4))
-    self._dump('privacy.json', ledger.to_json(book.entries, _DECLARED))
+    self._dump('privacy.json', costs_lib.to_json(book.entries, _DECLARED))
 
   def _file(self, name):
     return os.path.join(self.run_, name)
@@ -145,7 +146,7 @@ class RunsTest(parameterized.TestCase):
     os.remove(self._file('ledger.jsonl'))
     book = ledger.Ledger(('labels', 'update'), declared, self._file('ledger.jsonl'), self.seal)
     book.record(1, 'train', ['update'], np.arange(4))
-    self._dump('privacy.json', ledger.to_json(book.entries, declared))
+    self._dump('privacy.json', costs_lib.to_json(book.entries, declared))
     clients = report_runs.read_scene(report_runs.read_run(self.run_)).num_clients
     for delta, warned in ((0.99 / clients, False), (1.01 / clients, True)):
       statement = self._audit(delta=delta).content['privacy']['statement']
@@ -161,7 +162,7 @@ class RunsTest(parameterized.TestCase):
       book = ledger.Ledger(('labels', 'update'), declared, self._file('ledger.jsonl'), self.seal)
       for i in range(1, _ROUNDS + 1):
         book.record(i, 'train', ['update'], np.arange(1))
-      self._dump('privacy.json', ledger.to_json(book.entries, declared))
+      self._dump('privacy.json', costs_lib.to_json(book.entries, declared))
       found = {f.name: f.verdict for f in self._audit().findings}
       [verdict] = [v for name, v in found.items() if 'no sum is over one client' in name]
       self.assertIs(verdict, _FAILED if failed else _PASSED)
@@ -171,7 +172,7 @@ class RunsTest(parameterized.TestCase):
         ('labels', 'update'), _DECLARED, self._file('ledger.jsonl'), self.seal, 'fff'
     )
     book.record(1, 'train', ['update'], np.arange(4))
-    self._dump('privacy.json', ledger.to_json(book.entries, _DECLARED))
+    self._dump('privacy.json', costs_lib.to_json(book.entries, _DECLARED))
     audit = self._audit()
     self.assertEqual(audit.content['entries'][_ROUNDS + 1], {'code': 'fff'})
     self.assertIn('other code made the run from entry 6 on: fff', audit.text())
@@ -194,7 +195,7 @@ class RunsTest(parameterized.TestCase):
     book.record(1, 'train', ['labels'], np.arange(20))
     for i in range(1, _ROUNDS + 1):
       book.record(i, 'train', ['update'], np.arange(i, i + 4))
-    self._dump('privacy.json', ledger.to_json(book.entries, declared))
+    self._dump('privacy.json', costs_lib.to_json(book.entries, declared))
 
   def _units(self, files):
     units = json.loads(files['events.json'])['units']

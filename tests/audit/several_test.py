@@ -16,6 +16,7 @@ from tff_noise import types
 from tff_noise.audit import finding
 from tff_noise.audit import several
 from tff_noise.privacy import accountant
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
 from tff_noise.program import ledger_seal
@@ -51,7 +52,7 @@ class SeveralTest(parameterized.TestCase):
       book.record(i, 'train', ['update'], np.array([i % 3, (i + 1) % 3]))
     if finished:
       run_files.write_json(
-          os.path.join(path, 'privacy.json'), ledger.to_json(book.entries, declared)
+          os.path.join(path, 'privacy.json'), costs_lib.to_json(book.entries, declared)
       )
     return path
 
@@ -65,7 +66,8 @@ class SeveralTest(parameterized.TestCase):
     book = ledger.Ledger(['update'], declared, book_path, seal)
     for i in rounds:
       book.record(i, 'train', ['update'], np.array([i % 3, (i + 1) % 3]))
-    run_files.write_json(os.path.join(path, 'privacy.json'), ledger.to_json(book.entries, declared))
+    cost = costs_lib.to_json(book.entries, declared)
+    run_files.write_json(os.path.join(path, 'privacy.json'), cost)
 
   def _audit(self, *paths):
     return several.audit([several.read(path) for path in paths], _DELTA)

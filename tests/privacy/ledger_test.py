@@ -3,34 +3,15 @@
 import hashlib
 import itertools
 import json
-import math
 import os
 
 import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from tff_noise.privacy import amplification
+from tests.privacy import uplinks
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
-
-_REPORTS = protection.LabelReports(10, '0.81', num_labels=1000)
-_NOISE = protection.NoisySum(2.0, 0.5, cohort=10, population=100)
-
-
-def _declare(**protections):
-  return [
-      {
-          'name': name,
-          'disclosure': 'DP, secure sum' if name == 'labels' else 'sum',
-          'protection': protection.to_json(shield),
-      }
-      for name, shield in protections.items()
-  ]
-
-
-_NAMES = ('labels', 'update', 'size')
-_DECLARED = _declare(labels=_REPORTS, update=None, size=protection.Counts())
 
 
 class _Case(parameterized.TestCase):
@@ -39,8 +20,8 @@ class _Case(parameterized.TestCase):
     super().setUp()
     self.path = os.path.join(self.create_tempdir().full_path, 'ledger.jsonl')
 
-  def _open(self, declared=_DECLARED):
-    return ledger.Ledger(_NAMES, declared, self.path)
+  def _open(self, declared=uplinks.DECLARED):
+    return ledger.Ledger(uplinks.NAMES, declared, self.path)
 
   def _lines(self):
     with open(self.path, encoding='utf-8') as file:
@@ -66,7 +47,7 @@ class FileTest(_Case):
     book = self._open()
     book.record(1, 'train', ['labels'], np.arange(20))
     self._record(book, 2)
-    entries, head = ledger.read(self.path, _DECLARED)
+    entries, head = ledger.read(self.path, uplinks.DECLARED)
     self.assertEqual([e.fields for e in entries], [(0,), (1, 2), (1, 2)])
     self.assertEqual([e.round_num for e in entries], [1, 1, 2])
     self.assertEqual([e.clients for e in entries], [20, 2, 2])
@@ -105,7 +86,7 @@ class FileTest(_Case):
     lines = self._lines()
     self._write([lines[0], lines[1].replace(old, new), lines[2]])
     with self.assertRaisesRegex(ledger.LedgerError, 'line 2'):
-      ledger.read(self.path, _DECLARED)
+      ledger.read(self.path, uplinks.DECLARED)
 
   @parameterized.parameters(
       {'clients': '3'}, {'clients': True}, {'clients': -1}, {'clients': 1.5}, {'round_num': None},
@@ -119,7 +100,7 @@ class FileTest(_Case):
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     self._write([json.dumps({**content, 'hash': digest}) + '\n'])
     with self.assertRaisesRegex(ledger.LedgerError, 'line 1 is not an entry of a ledger'):
-      ledger.read(self.path, _DECLARED)
+      ledger.read(self.path, uplinks.DECLARED)
 
   @parameterized.parameters(([1, 2], 1), ([0, 2], 2), ([1, 0, 2], 1), ([0, 0, 1, 2], 2))
   def test_missing_moved_and_doubled_lines_are_noticed(self, order, line):
@@ -127,22 +108,24 @@ class FileTest(_Case):
     lines = self._lines()
     self._write([lines[i] for i in order])
     with self.assertRaisesRegex(ledger.LedgerError, f'line {line} does not follow'):
-      ledger.read(self.path, _DECLARED)
+      ledger.read(self.path, uplinks.DECLARED)
 
   def test_another_declaration_is_noticed(self):
     self._record(self._open(), 1)
-    weaker = _declare(labels=_REPORTS, update=protection.Counts(), size=protection.Counts())
+    weaker = uplinks.declare(
+        labels=uplinks.REPORTS, update=protection.Counts(), size=protection.Counts()
+    )
     with self.assertRaisesRegex(ledger.LedgerError, 'uplink.json was changed'):
       ledger.read(self.path, weaker)
 
   def test_a_value_that_is_not_declared_is_noticed(self):
-    book = ledger.Ledger((*_NAMES, 'more'), _DECLARED, self.path)
+    book = ledger.Ledger((*uplinks.NAMES, 'more'), uplinks.DECLARED, self.path)
     book.record(1, 'train', ['more'], np.arange(3))
     with self.assertRaisesRegex(ledger.LedgerError, 'does not declare'):
-      ledger.read(self.path, _DECLARED)
+      ledger.read(self.path, uplinks.DECLARED)
 
   def test_without_a_file_entries_are_kept_in_memory(self):
-    book = ledger.Ledger(_NAMES, _DECLARED)
+    book = ledger.Ledger(uplinks.NAMES, uplinks.DECLARED)
     self._record(book, 2)
     self.assertLen(book.entries, 2)
 
@@ -164,7 +147,7 @@ class ResumeTest(_Case):
     self._record(again, 3, first=5)
     self.assertLen(self._lines(), 8)
     self.assertEqual(self._lines()[:6], whole)
-    self.assertEqual(tuple(ledger.read(self.path, _DECLARED)[0]), again.entries)
+    self.assertEqual(tuple(ledger.read(self.path, uplinks.DECLARED)[0]), again.entries)
 
   def test_a_state_that_was_not_saved_is_refused(self):
     # The attack: weights are changed, or a count of rounds is set back, so that the same noise is
@@ -210,7 +193,7 @@ class ResumeTest(_Case):
     self._record(never, 6)
     self.assertLen(self._lines(), 9)
     self.assertEqual([e.round_num for e in never.entries], [1, 2, 3, 4, 5, 6])
-    self.assertEqual(tuple(ledger.read(self.path, _DECLARED)[0]), never.entries)
+    self.assertEqual(tuple(ledger.read(self.path, uplinks.DECLARED)[0]), never.entries)
 
   def test_without_a_checkpoint_everything_is_repeated(self):
     self._record(self._open(), 3)
@@ -240,7 +223,7 @@ class ResumeTest(_Case):
       self._open().resume(book.position, b'')
 
   def test_another_runs_file_is_refused(self):
-    book = ledger.Ledger(_NAMES, _DECLARED)
+    book = ledger.Ledger(uplinks.NAMES, uplinks.DECLARED)
     self._record(book, 2, first=5)
     self._record(self._open(), 2)
     with self.assertRaisesRegex(ledger.LedgerError, 'another run'):
@@ -251,7 +234,7 @@ class ResumeTest(_Case):
     self._record(self._open(), 2)
     whole = self._lines()
     self._write([whole[0], whole[1][:-cut]])
-    self.assertLen(ledger.read(self.path, _DECLARED)[0], 1)
+    self.assertLen(ledger.read(self.path, uplinks.DECLARED)[0], 1)
     book = self._open()
     self._record(book, 2)
     self.assertEqual(self._lines(), whole)
@@ -262,17 +245,17 @@ class SealTest(_Case):
   _SEAL = ledger.Seal('of this run', 'abc', b'k' * 32)
 
   def test_the_genesis_is_of_run_code_and_key(self):
-    book = ledger.Ledger(_NAMES, _DECLARED, self.path, self._SEAL)
+    book = ledger.Ledger(uplinks.NAMES, uplinks.DECLARED, self.path, self._SEAL)
     self._record(book, 2)
-    self.assertLen(ledger.read(self.path, _DECLARED, self._SEAL)[0], 2)
+    self.assertLen(ledger.read(self.path, uplinks.DECLARED, self._SEAL)[0], 2)
     for change in ({'run': 'of another'}, {'code': 'def'}, {'key': b'l' * 32}):
       with self.assertRaisesRegex(ledger.LedgerError, 'line 1 does not follow'):
-        ledger.read(self.path, _DECLARED, self._SEAL._replace(**change))
+        ledger.read(self.path, uplinks.DECLARED, self._SEAL._replace(**change))
 
   def test_without_the_key_no_cohort_can_be_tried(self):
     # The attack: all cohorts of 2 of 5, by the hash that was there before, and by every unkeyed one
     # of the text that is hashed.
-    book = ledger.Ledger(_NAMES, _DECLARED, self.path, self._SEAL)
+    book = ledger.Ledger(uplinks.NAMES, uplinks.DECLARED, self.path, self._SEAL)
     book.record(1, 'train', ['size'], np.array([1, 3]))
     found = book.entries[0].cohort
     for key in (b'', b'0' * 32):
@@ -289,17 +272,19 @@ class SealTest(_Case):
 
   def test_without_the_key_no_state_can_be_tried(self):
     # A state has who took part how often, of which there are few.
-    book = ledger.Ledger(_NAMES, _DECLARED, self.path, self._SEAL)
+    book = ledger.Ledger(uplinks.NAMES, uplinks.DECLARED, self.path, self._SEAL)
     book.save(1, b'a state')
-    (line,) = ledger.read_lines(self.path, _DECLARED, self._SEAL)
+    (line,) = ledger.read_lines(self.path, uplinks.DECLARED, self._SEAL)
     self.assertTrue(ledger.tells_of([line], b'a state', self._SEAL))
     for key in (b'', b'0' * 32):
       self.assertFalse(ledger.tells_of([line], b'a state', self._SEAL._replace(key=key)))
     self.assertNotEqual(line.content.state, hashlib.sha256(b'a state').hexdigest())
 
   def test_equal_cohorts_show_only_where_no_claim_counts_on_their_secrecy(self):
-    declared = _declare(labels=_REPORTS, update=_NOISE, size=protection.Counts())
-    book = ledger.Ledger(_NAMES, declared, '', self._SEAL)
+    declared = uplinks.declare(
+        labels=uplinks.REPORTS, update=uplinks.NOISE, size=protection.Counts()
+    )
+    book = ledger.Ledger(uplinks.NAMES, declared, '', self._SEAL)
     for field in ('size', 'update'):
       for round_num in (1, 2):
         book.record(round_num, 'train', [field], np.array([1, 3]))
@@ -313,11 +298,11 @@ class CodeTest(_Case):
 
   _SEAL = ledger.Seal('', 'abc', b'k' * 32)
 
-  def _open(self, code, declared=_DECLARED):
-    return ledger.Ledger(_NAMES, declared, self.path, self._SEAL, code)
+  def _open(self, code, declared=uplinks.DECLARED):
+    return ledger.Ledger(uplinks.NAMES, declared, self.path, self._SEAL, code)
 
   def _kinds(self):
-    lines = ledger.read_lines(self.path, _DECLARED, self._SEAL)
+    lines = ledger.read_lines(self.path, uplinks.DECLARED, self._SEAL)
     return [
         line.content.code if isinstance(line.content, ledger.CodeChange)
         else line.content.round_num for line in lines
@@ -341,7 +326,7 @@ class CodeTest(_Case):
       more.resume(*position)
       self._record(more, 7 - left, first=left)
     self.assertEqual(self._kinds(), [1, 2, 3, 4, 'def', 3, 4, 5, 6])
-    lines = ledger.read_lines(self.path, _DECLARED, self._SEAL)
+    lines = ledger.read_lines(self.path, uplinks.DECLARED, self._SEAL)
     self.assertEqual(ledger.last_code(lines, self._SEAL), 'def')
 
   def test_without_a_checkpoint(self):
@@ -353,7 +338,7 @@ class CodeTest(_Case):
 
   def test_no_secret_cohort_answers_twice(self):
     # The attack: the same rounds released by two codes.
-    noisy = _declare(labels=_REPORTS, update=_NOISE, size=protection.Counts())
+    noisy = uplinks.declare(labels=uplinks.REPORTS, update=uplinks.NOISE, size=protection.Counts())
     first = self._open('abc', noisy)
     self._record(first, 2)
     checkpoint = self._saved(first, 2)
@@ -370,148 +355,6 @@ class CodeTest(_Case):
     last.resume(*position)
     self._record(last, 1, first=5)
     self.assertLen(self._lines(), 8)
-
-
-class TotalsTest(_Case):
-
-  def _entries(self, *fields, cohorts=('a',)):
-    return [
-        ledger.Entry(i, 'train', f, 10, cohorts[i % len(cohorts)]) for i, f in enumerate(fields)
-    ]
-
-  def test_one_unprotected_value_leaves_no_label_guarantee(self):
-    costs = ledger.totals(self._entries((0,), (1, 2)), _DECLARED)
-    self.assertEqual({c.epsilon for c in costs.values()}, {math.inf})
-
-  def test_what_was_declared_and_never_sent_costs_nothing(self):
-    costs = ledger.totals(self._entries((0,), (2,)), _DECLARED)
-    self.assertAlmostEqual(costs[protection.Unit.LABEL].epsilon, 0.81)
-    self.assertEqual(costs[protection.Unit.CLIENT].epsilon, math.inf)
-
-  def test_rounds_of_noise_compose_and_values_of_one_round_do_not(self):
-    declared = _declare(update=_NOISE, variate=_NOISE)
-    costs = ledger.totals(self._entries((0, 1), (0, 1), (0, 1)), declared)
-    expected = protection.cost(_NOISE, 3, protection.Unit.CLIENT, ledger.DELTA).epsilon
-    self.assertEqual(costs[protection.Unit.CLIENT].epsilon, expected)
-
-  def test_turns_are_counted_from_the_first_round_on(self):
-    shield = _NOISE._replace(sampling=protection.CYCLIC, mechanism=protection.TREE)
-    declared = _declare(labels=_REPORTS, update=shield, size=shield)
-    for rounds, held in (((1, 2, 3), True), ((1,), True), ((1, 3), False), ((2, 3), False)):
-      book = ledger.Ledger(_NAMES, declared)
-      for round_num in rounds:
-        book.record(round_num, 'train', ['size', 'update'], np.arange(10))
-      client = protection.Unit.CLIENT
-      expected = protection.cost(shield if held else None, len(rounds), client, 1e-5)
-      self.assertEqual(ledger.totals(book.entries, declared)[client], expected)
-      for release in ledger.releases(book.entries, declared):
-        self.assertEqual((release.cost.epsilon, release.times), (expected.epsilon, len(rounds)))
-
-  def test_poisson_samples_say_that_a_client_is_added_or_removed(self):
-    shield = _NOISE._replace(sampling=protection.POISSON)
-    declared = _declare(update=shield)
-    content = ledger.to_json(self._entries((0,), (0,)), declared)
-    label, example, client = content['totals']
-    self.assertEqual(label['epsilon'], example['epsilon'])
-    self.assertGreater(label['epsilon'], client['epsilon'])
-    self.assertRegex(
-        content['statement'], 'costs one client, added or removed, epsilon [0-9.]+ at delta 1e-05'
-    )
-    self.assertRegex(content['statement'], 'costs one example epsilon [0-9.]+ at')
-    self.assertIn('adding or removing one client', content['releases'][0]['accounting'])
-    fixed = ledger.to_json(self._entries((0,)), _declare(update=_NOISE))
-    self.assertNotIn('removed', json.dumps(fixed))
-
-  def test_round_without_clients_costs_what_any_round_does(self):
-    declared = _declare(update=_NOISE._replace(sampling=protection.POISSON))
-    entries = self._entries((0,), (0,), (0,))
-    empty = [entries[0], entries[1]._replace(clients=0), entries[2]]
-    self.assertEqual(ledger.totals(entries, declared), ledger.totals(empty, declared))
-
-  @parameterized.parameters((99_999, 0), (100_000, 1), (1_000_000, 1))
-  def test_delta_of_one_over_the_clients_is_told(self, clients, warnings):
-    entries, declared = self._entries((0,)), _declare(update=_NOISE)
-    units = {protection.Unit.CLIENT: clients, protection.Unit.EXAMPLE: 50}
-    said = ledger.to_json(entries, declared, units=units)['statement']
-    self.assertEqual(said.count('WARNING'), warnings)
-    if warnings:
-      self.assertIn(f'delta 1e-05 is not below one over the number of clients, {clients}:', said)
-    # At another delta, and where there is none.
-    self.assertNotIn('WARNING', ledger.to_json(entries, declared, 1e-7, units)['statement'])
-    reports = ledger.to_json(entries, _declare(labels=_REPORTS), units=units)
-    self.assertNotIn('WARNING', reports['statement'])
-
-  def test_each_value_says_how_often_it_was_sent(self):
-    labels, update, size = ledger.releases(self._entries((0,), (1, 2), (1, 2)), _DECLARED)
-    self.assertEqual((labels.times, update.times, size.times), (1, 2, 2))
-    self.assertEqual((update.cost.epsilon, size.cost.epsilon), (math.inf, 0))
-
-  def test_a_sum_over_a_fixed_cohort_has_a_central_bound(self):
-    (labels,) = ledger.releases(self._entries((0,), (0,)), _DECLARED)
-    self.assertAlmostEqual(labels.central.upper, 0.0496, places=3)
-    self.assertLess(labels.central.lower, labels.central.upper)
-
-  def test_two_cohorts_have_none(self):
-    (labels,) = ledger.releases(self._entries((0,), (0,), cohorts=('a', 'b')), _DECLARED)
-    self.assertIsNone(labels.central)
-
-
-class JsonTest(_Case):
-
-  def _content(self, *fields, declared=_DECLARED, delta=ledger.DELTA):
-    entries = [ledger.Entry(i, 'train', f, 10, 'a') for i, f in enumerate(fields)]
-    # `allow_nan=False` refuses Infinity, which other languages' parsers cannot read.
-    return json.loads(json.dumps(ledger.to_json(entries, declared, delta), allow_nan=False))
-
-  def test_infinity_is_text(self):
-    content = self._content((0,), (1, 2))
-    epsilons = [r['epsilon'] for r in content['releases']]
-    self.assertAlmostEqual(epsilons[0], 0.81)
-    self.assertEqual(epsilons[1:], ['inf', 0])
-    self.assertEqual([r['status'] for r in content['releases']], ['proved', 'none', 'proved'])
-    self.assertEqual([t['epsilon'] for t in content['totals']], ['inf'] * 3)
-    self.assertEqual([t['unit'] for t in content['totals']], [u.value for u in protection.Unit])
-
-  @parameterized.parameters(1e-3, 1e-7)
-  def test_says_at_which_delta_bounds_of_a_sum_hold_and_of_what(self, delta):
-    labels, update = self._content((0,), (1,), delta=delta)['releases']
-    bounds = labels['central_epsilon']
-    expected = amplification.central_epsilon(_REPORTS.mechanism, 1000, delta)
-    self.assertEqual({name: bounds[name] for name in expected._fields}, expected._asdict())
-    self.assertEqual(bounds['delta'], delta)
-    self.assertIn('of this sum alone, not of the run', bounds['holds'])
-    self.assertIsNone(update['central_epsilon'])
-
-  @parameterized.parameters(({},), ({'protection': {'kind': 'magic'}},))
-  def test_declaration_without_protections_is_refused(self, changes):
-    declared = [{'name': 'labels', 'disclosure': 'sum', **changes}]
-    with self.assertRaisesRegex(ledger.LedgerError, 'does not say what protects'):
-      self._content(declared=declared)
-
-  def test_says_that_updates_and_simulation_protect_nobody(self):
-    statement = self._content((0,), (1, 2))['statement']
-    self.assertIn('Theorem 1 of FedDPCont covers the label sharing only', statement)
-    self.assertIn('no finite label epsilon', statement)
-    self.assertIn('protects nobody', statement)
-    self.assertNotIn('Theorem', self._content((1, 2))['statement'])
-
-  def test_says_for_which_units_an_epsilon_holds(self):
-    statement = self._content((0,), declared=_declare(labels=_REPORTS))['statement']
-    self.assertIn('costs the label of one example epsilon 0.81.', statement)
-    self.assertNotIn('one client', statement)
-    statement = self._content((0,), declared=_declare(update=_NOISE))['statement']
-    self.assertRegex(statement, r'costs one client epsilon [0-9.]+ at delta 1e-05\.')
-
-  def test_names_what_the_server_sees_of_single_clients(self):
-    declared = [{**_declare(lid=None)[0], 'disclosure': 'per client'}]
-    statement = self._content((0,), declared=declared)['statement']
-    self.assertIn('One by one, not in sums, the server sees: lid.', statement)
-
-  def test_is_one_paragraph(self):
-    for fields in ([(0,), (1, 2)], [(1, 2)], [(0,)]):
-      statement = self._content(*fields)['statement']
-      self.assertNotRegex(statement, r'\s\s|\n|^\s|\s$')
-      self.assertEndsWith(statement, '.')
 
 
 if __name__ == '__main__':

@@ -23,7 +23,7 @@ from tff_noise.federated import label_histogram
 from tff_noise.federated import optimizer
 from tff_noise.federated import stacked
 from tff_noise.federated import task as task_lib
-from tff_noise.privacy import ledger as ledger_lib
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import mechanism
 from tff_noise.privacy import protection
 from tff_noise.program import clients as clients_lib
@@ -938,7 +938,7 @@ class RuntimeTest(federated_test_case.FederatedTestCase):
       clients = runs.clients_of(algorithm, self._task(), _federation(), ledger)
       clients.run(algorithm.computations[0], _STATE, clients.everybody)
       declared = uplink.to_json(algorithm.fields)
-      costs.append(ledger_lib.totals(ledger.entries, declared)[protection.Unit.LABEL])
+      costs.append(costs_lib.totals(ledger.entries, declared)[protection.Unit.LABEL])
     self.assertAlmostEqual(costs[0].epsilon, 1.0)
     self.assertEqual((costs[1].epsilon, costs[1].status), (np.inf, protection.Status.NONE))
 

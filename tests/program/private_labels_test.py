@@ -16,8 +16,8 @@ from tff_noise.algorithms import parameters
 from tff_noise.federated import aggregation
 from tff_noise.federated import task as task_lib
 from tff_noise.models import keras_model
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import estimator
-from tff_noise.privacy import ledger
 from tff_noise.privacy import mechanism as mechanism_lib
 from tff_noise.privacy import protection
 from tff_noise.program import private_labels
@@ -190,7 +190,7 @@ class RunTest(federated_test_case.FederatedTestCase):
     state, opened = _run(algorithm, flipped)
     for weights in tf.nest.flatten(state.models):
       self.assertTrue(np.isfinite(weights).all())
-    costs = ledger.totals(opened.entries, uplink.to_json(algorithm.fields))
+    costs = costs_lib.totals(opened.entries, uplink.to_json(algorithm.fields))
     actual = mechanism_lib.randomized_response(_EPSILON, _CLASSES).actual_epsilon
     self.assertEqual(
         costs[protection.Unit.LABEL], protection.Cost(actual, 0.0, protection.Status.PROVED)

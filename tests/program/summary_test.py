@@ -8,6 +8,7 @@ from absl.testing import parameterized
 
 from tff_noise.algorithms import summary_lines
 from tff_noise.data import scene
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
 from tff_noise.program import run_directory
@@ -237,7 +238,8 @@ class TextTest(SummaryTestCase):
     }
     content['lines'] = list(lines(content))
     run_directory.write_json(self.run_.file('summary.json'), content)
-    run_directory.write_json(self.run_.file('privacy.json'), ledger.to_json(*_released(*shields)))
+    cost = costs_lib.to_json(*_released(*shields))
+    run_directory.write_json(self.run_.file('privacy.json'), cost)
     return summary.text(self.run_)
 
   def _sharing(self, **changes):
@@ -310,8 +312,8 @@ class TextTest(SummaryTestCase):
   def test_privacy_statement_is_there_in_full(self):
     text = ' '.join(self._text().split())  # It is wrapped.
     entries, declared = _released(None)
-    statement = ledger.statement(
-        ledger.releases(entries, declared), ledger.totals(entries, declared)
+    statement = costs_lib.statement(
+        costs_lib.releases(entries, declared), costs_lib.totals(entries, declared)
     )
     self.assertIn('simulation', statement)
     self.assertIn(statement, text)

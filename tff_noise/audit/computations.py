@@ -6,6 +6,7 @@ from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.audit import finding
 from tff_noise.federated import computation as computation_lib
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
 from tff_noise.report import blocks
@@ -74,7 +75,7 @@ def audit(
     about: What was audited, by name.
   """
   declared = uplink.to_json(algorithm.fields)
-  privacy = ledger.to_json(
+  privacy = costs_lib.to_json(
       planned(algorithm, num_clients), declared, delta, {protection.Unit.CLIENT: num_clients}
   )
   edges = {c.name: disclosure.client_to_server_edges(c.next) for c in algorithm.computations}

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tff_noise import types
 from tff_noise.audit import export
 from tff_noise.audit import finding
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import exposure as exposure_lib
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
@@ -89,7 +90,7 @@ def audit(
     content, files = checked.content(run, seal), export.files((), ())
     return finding.Audit(title, findings, tuple(evidence), content, files)
   units = summary.units(runs.read_scene(run))
-  privacy = ledger.to_json(checked.entries, declared, delta, units)
+  privacy = costs_lib.to_json(checked.entries, declared, delta, units)
   exposed = _exposed(checked.entries, declared, delta)
   curves = export.curves(exposed, delta)
   evidence += [
@@ -176,8 +177,8 @@ def check_ledger(run: runs.Run, seal: ledger.Seal) -> Checked:
 
 def _exposed(entries, declared, delta):
   """What each unit is exposed to, with what the run is said to cost it."""
-  times = ledger.times(entries, declared)
-  costs = ledger.totals(entries, declared, delta)
+  times = costs_lib.times(entries, declared)
+  costs = costs_lib.totals(entries, declared, delta)
   exposed = []
   for unit, cost in costs.items():
     name, exposure = unit.value, exposure_lib.of_run(times, unit)
@@ -231,7 +232,7 @@ def _budget(run, entries, declared):
   target = run.flags.get('target_client_epsilon')
   if target is None:
     return []
-  epsilon = ledger.totals(entries, declared)[protection.Unit.CLIENT].epsilon
+  epsilon = costs_lib.totals(entries, declared)[protection.Unit.CLIENT].epsilon
   found = finding.passed if epsilon <= target else finding.failed
   return [found(_BUDGET, f'epsilon {epsilon:.4g} of {target:g}')]
 
@@ -240,7 +241,7 @@ def _totals(run, entries, declared, units):
   """Recomputed at the delta they were written with."""
   if run.privacy is None:
     return finding.no_evidence(_TOTALS, 'the run is not finished and has no privacy.json')
-  expected = json.loads(json.dumps(ledger.to_json(entries, declared, units=units)))
+  expected = json.loads(json.dumps(costs_lib.to_json(entries, declared, units=units)))
   for name in sorted(expected.keys() | run.privacy.keys()):
     if not _close(run.privacy.get(name), expected.get(name)):
       other = '' if _same_code(run) else '; other code wrote it, whose words may differ'

@@ -15,6 +15,7 @@ from tff_noise.audit import export
 from tff_noise.audit import finding
 from tff_noise.audit import runs as audit_runs
 from tff_noise.data import scene as scene_lib
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import exposure
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
@@ -162,7 +163,7 @@ def _require_once(members, ledgers):
 
 def _known(member, checked):
   return several_runs.Run(
-      ledger.times(checked.entries, member.run.uplink),
+      costs_lib.times(checked.entries, member.run.uplink),
       int(member.run.flags['seed']),
       member.scene.client_of,
       member.scene.noisy_label,
@@ -214,7 +215,7 @@ def _numbers(runs):
 def _alone(members, ledgers, delta):
   rows = []
   for i, (member, checked) in enumerate(zip(members, ledgers, strict=True), 1):
-    costs = ledger.totals(checked.entries, member.run.uplink, delta)
+    costs = costs_lib.totals(checked.entries, member.run.uplink, delta)
     rows.append((
         str(i), str(len(member.run.rounds)), str(len(checked.entries)),
         *(_epsilon(cost) for cost in costs.values()),
@@ -285,10 +286,10 @@ def _to_json(
 ) -> Mapping[str, Any]:
   return {
       'runs': [i + 1 for i in runs],
-      **ledger.cost_to_json(unit.unit, total.cost),
+      **costs_lib.cost_to_json(unit.unit, total.cost),
       'how': total.how,
-      'added': ledger.number_to_json(total.added),
-      'composed': None if total.composed is None else ledger.number_to_json(total.composed),
+      'added': costs_lib.number_to_json(total.added),
+      'composed': None if total.composed is None else costs_lib.number_to_json(total.composed),
       'reports': [{**m._asdict(), 'count': n} for m, n in unit.reports.items()],
       'flaw': unit.flaw,
   }

@@ -11,7 +11,7 @@ from typing import Any
 
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
-from tff_noise.privacy import ledger
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import protection
 from tff_noise.program import run_config
 
@@ -94,7 +94,7 @@ def _multiplier(index):
 
 def _epsilon(noisy, rounds):
   """What rounds cost a client, at the delta of `privacy.json`."""
-  return protection.cost(noisy, rounds, protection.Unit.CLIENT, ledger.DELTA).epsilon
+  return protection.cost(noisy, rounds, protection.Unit.CLIENT, costs_lib.DELTA).epsilon
 
 
 def rounds_within(

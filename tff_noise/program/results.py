@@ -7,6 +7,7 @@ import numpy as np
 
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.data import scene as scene_lib
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import ledger
 from tff_noise.program import ground_truth
 from tff_noise.program import ledger_seal
@@ -49,7 +50,7 @@ def write(
   entries, _ = ledger.read(
       directory.file('ledger.jsonl'), declared, ledger_seal.of_run(directory)
   )
-  privacy = ledger.to_json(entries, declared, units=summary.units(scene))
+  privacy = costs_lib.to_json(entries, declared, units=summary.units(scene))
   run_directory.write_json(directory.file('privacy.json'), privacy)
   found = {
       'method': config.method,

@@ -16,6 +16,7 @@ from tff_noise.data import client_data
 from tff_noise.data import scene as scene_lib
 from tff_noise.federated import evaluation
 from tff_noise.models import weights as weights_lib
+from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import ledger as ledger_lib
 from tff_noise.privacy import protection
 from tff_noise.program import carried
@@ -120,9 +121,9 @@ def _say_budget(config, prepared, scene):
         file=sys.stderr,
     )
   once = {field.protection: 1 for field in algorithm.fields}
-  many = {u: n for u, n in summary.units(scene).items() if n * ledger_lib.DELTA >= 1}
-  costs = {unit: protection.total(once, unit, ledger_lib.DELTA) for unit in many}
-  for warning in ledger_lib.large_deltas(costs, many):
+  many = {u: n for u, n in summary.units(scene).items() if n * costs_lib.DELTA >= 1}
+  costs = {unit: protection.total(once, unit, costs_lib.DELTA) for unit in many}
+  for warning in costs_lib.large_deltas(costs, many):
     print(f'privacy: {warning}', file=sys.stderr)
 
 

@@ -168,4 +168,5 @@ class OnceContext(tff.framework.SyncContext):
       grpc.RpcError: If the worker says that the computation failed.
     """
     once = tff.framework.AsyncExecutionContext.invoke.__wrapped__
-    return self._thread.submit(asyncio.run, once(self._context, comp, arg)).result()
+    # Made where it is awaited: after Ctrl-C in between, Python would say that nobody did.
+    return self._thread.submit(lambda: asyncio.run(once(self._context, comp, arg))).result()
