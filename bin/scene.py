@@ -65,8 +65,9 @@ def _write(config, folder, also):
   scene = data.load_scene(config, dataset, None)
   command_line.load_matplotlib()
   from tff_noise.report import scene_plots
+  from tff_noise.report import scene_statistics
 
-  statistics = scene_plots.statistics(scene, dataset.class_names)
+  statistics = scene_statistics.text(scene, dataset.class_names)
   print(statistics)
   try:
     os.makedirs(folder, exist_ok=True)

@@ -13,14 +13,14 @@ from tests.report import section_test_case
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
 from tff_noise.report import runs
-from tff_noise.report import scene_plots
+from tff_noise.report import scene_statistics
 from tff_noise.report import sections
 from tff_noise.report import transition
 
 
 def _realised():
   scene = run_files.scene()
-  counts = scene_plots.transitions(scene, scene.noisy_label, 3)
+  counts = scene_statistics.transitions(scene, scene.noisy_label, 3)
   return counts / counts.sum(axis=1, keepdims=True)
 
 

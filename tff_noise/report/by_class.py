@@ -4,8 +4,8 @@ import numpy as np
 
 from tff_noise.program import quality
 from tff_noise.report import blocks
+from tff_noise.report import class_matrices
 from tff_noise.report import runs
-from tff_noise.report import scene_plots
 
 _CLIENTS = (
     'Of a client: the mean of the accuracy by class on the test set, weighted with the true '
@@ -54,7 +54,7 @@ def shown(
     ]
     found.append(blocks.Text(_CLIENTS))
   found.append(blocks.Picture(
-      'confusion', scene_plots.confusion_matrix(confusion, class_names),
+      'confusion', class_matrices.confusion_matrix(confusion, class_names),
       'Percent of each true class (row) that is taken for another (column); right ones are grey.',
   ))
   taken = np.where(np.eye(len(confusion), dtype=bool), -1, confusion)

@@ -9,9 +9,10 @@ from tff_noise.algorithms import catalog
 from tff_noise.data import scene as scene_lib
 from tff_noise.program import ground_truth
 from tff_noise.report import blocks
+from tff_noise.report import class_matrices
 from tff_noise.report import correction_plots
 from tff_noise.report import runs
-from tff_noise.report import scene_plots
+from tff_noise.report import scene_statistics
 
 
 def _applies(run):
@@ -128,8 +129,8 @@ def matrices(
   known = scene.is_known
   classes = 1 + int(max(a[known].max() for a in (scene.clean_label, scene.noisy_label, labels)))
   left_out = int((scene.client_of != scene_lib.SERVER).sum() - known.sum())
-  figure = scene_plots.label_corrections(
-      *(scene_plots.transitions(scene, a, classes) for a in (scene.noisy_label, labels)),
+  figure = class_matrices.label_corrections(
+      *(scene_statistics.transitions(scene, a, classes) for a in (scene.noisy_label, labels)),
       run.names_of_classes(classes), left_out=left_out,
   )
   return [blocks.Picture(

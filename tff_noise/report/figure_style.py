@@ -193,6 +193,24 @@ def class_axis(
   axis.set_label_text(label if named else f'{label}, by number')
 
 
+def grouped(counts: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+  """Adds consecutive classes, the last axis, so that at most `limit` groups are left.
+
+  Returns:
+    int `[..., groups]`, and int `[groups]`, the first class of each.
+  """
+  classes = counts.shape[-1]
+  first = np.arange(0, classes, -(-classes // limit))
+  return np.add.reduceat(counts, first, axis=-1), first
+
+
+def heading(figure: mfigure.Figure, text: str, left_out: int) -> None:
+  """A title for all panels, with what they do not show."""
+  if left_out:
+    text += f'\n{left_out:,} more are left out: their true class is unknown'
+  figure.suptitle(text, x=0.01, ha='left', fontsize=10, fontweight='bold')
+
+
 def sequential() -> mcolors.Colormap:
   """White to dark blue, never so light that a cell looks empty."""
   return mcolors.LinearSegmentedColormap.from_list(

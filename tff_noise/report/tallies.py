@@ -8,9 +8,10 @@ from matplotlib import figure as mfigure
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
 from tff_noise.report import blocks
+from tff_noise.report import class_matrices
 from tff_noise.report import figure_style as style
 from tff_noise.report import plots
-from tff_noise.report import scene_plots
+from tff_noise.report import scene_statistics
 
 # Columns of metrics.csv.
 _COLUMNS = ('anchor', 'mean_noise_rate', 'sharpness')
@@ -58,7 +59,7 @@ def _build(run, scene):
     text += f' In truth it is {np.nanmean(truth):.1%}.'
   wrong = None
   if scene.flipped.any():
-    wrong = scene_plots.transitions(scene, scene.noisy_label, classes).T
+    wrong = scene_statistics.transitions(scene, scene.noisy_label, classes).T
     np.fill_diagonal(wrong, 0)
   names = run.names_of_classes(classes)
   return [
@@ -69,7 +70,7 @@ def _build(run, scene):
           + ('' if truth is None else ', and as it is, which the server does not see') + '.',
       ),
       blocks.Picture(
-          'corrections_from_sums', scene_plots.wrong_labels(found.table, wrong, names),
+          'corrections_from_sums', class_matrices.wrong_labels(found.table, wrong, names),
           'Which class an example has if its label (row) is wrong, in percent: where clients '
           'give a label up, they believe this'
           + ('' if wrong is None else '. Right: what really is behind the wrong labels') + '.',

@@ -5,7 +5,8 @@ import numpy as np
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
 from tff_noise.report import blocks
-from tff_noise.report import scene_plots
+from tff_noise.report import class_matrices
+from tff_noise.report import scene_statistics
 
 
 def _applies(run):
@@ -24,11 +25,11 @@ def _build(run, scene):
   shown = [blocks.Text(text)]
   counts = None
   if known.any():
-    counts = scene_plots.transitions(scene, scene.noisy_label, classes)
+    counts = scene_statistics.transitions(scene, scene.noisy_label, classes)
     shown.append(_distances(estimate, counts))
   else:
     shown.append(blocks.Text('How the labels really were changed, nobody knows.'))
-  figure = scene_plots.transition_estimate(
+  figure = class_matrices.transition_estimate(
       estimate, counts, run.names_of_classes(classes), left_out=int(held.sum() - known.sum())
   )
   caption = 'P(label | true class), in percent; rows are true classes.'
