@@ -1,7 +1,6 @@
 """Tests of the audit: numbers of its reference, a zoo of broken mechanisms, its false alarms."""
 
 import math
-import time
 
 import numpy as np
 from absl.testing import absltest
@@ -271,13 +270,10 @@ class OneRunLowerBoundTest(parameterized.TestCase):
 class CorrectMechanismTest(parameterized.TestCase):
 
   def test_flip(self):
-    start = time.process_time()
     findings = _run(_flip(0), trials=4000)
     self.assertEqual(
         {name: f.verdict for name, f in findings.items()}, dict.fromkeys(_NAMES, _PASSED), findings
     )
-    # 10 where it was written, a fifth of the default; a minute would be a mistake in the sizes.
-    self.assertLess(time.process_time() - start, 60)
 
   @parameterized.parameters(1, 2, 3)
   def test_flip_under_other_secrets(self, seed):

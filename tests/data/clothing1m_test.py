@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import time
 
 import numpy as np
 from absl.testing import absltest
@@ -104,7 +103,7 @@ class Clothing1mTest(parameterized.TestCase):
     )
     self.assertEqual(self.load().human_y.tolist(), [7, 0, 13])
 
-  def test_a_million_lines_take_seconds(self):
+  def test_a_million_lines_are_read_and_no_image_is_looked_for(self):
     keys = [f'images/{i % 10}/{i % 100:02}/{i},{i}.jpg' for i in range(1_000_000)]
     self.write(
         noisy_label_kv=_kv({key: i % 14 for i, key in enumerate(keys)}),
@@ -112,10 +111,8 @@ class Clothing1mTest(parameterized.TestCase):
     )
     with open(self.root / 'noisy_label_kv.txt', 'a', encoding='utf-8') as file:
       file.write(_kv(_TRAIN))
-    start = time.monotonic()
     dataset = self.load()
-    # It takes 2; a look at each file, and it takes minutes on a network disk.
-    self.assertLess(time.monotonic() - start, 30)
+    # Nearly none of their files is there; on a network disk a look at each takes minutes.
     self.assertEqual(dataset.human_y[5], 5)
     self.assertLen(dataset.train_x, 1_000_000)
 

@@ -4,7 +4,6 @@ import collections
 import functools
 import itertools
 import math
-import time
 
 import numpy as np
 from absl.testing import absltest
@@ -205,12 +204,12 @@ class CentralTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       amplification.composed_central_epsilon(table, num_labels, 3, delta)
 
-  def test_a_million_labels_take_seconds(self):
+  def test_a_million_labels(self):
     table = mechanism.randomized_response('0.81', 10)
-    start = time.process_time()
-    amplification.central_epsilon(table, 1_000_000, 1e-6)
-    amplification.composed_central_epsilon(table, 1_000_000, 300, 1e-6)
-    self.assertLess(time.process_time() - start, 8)
+    once = amplification.central_epsilon(table, 1_000_000, 1e-6)
+    self.assertLess(once.upper, amplification.central_epsilon(table, 10_000, 1e-6).lower)
+    often = amplification.composed_central_epsilon(table, 1_000_000, 300, 1e-6)
+    self.assertGreater(often, once.upper)
 
 
 class ComposedCentralTest(parameterized.TestCase):
