@@ -11,6 +11,8 @@ import sys
 
 import numpy as np
 
+from tff_noise.audit import black_box
+from tff_noise.audit import declared_table
 from tff_noise.audit import empirical_audit
 from tff_noise.audit import power
 from tff_noise.privacy import mechanism as mechanism_lib
@@ -31,8 +33,8 @@ def _simulated(claimed, keep, trials, draw):
   for kept, often in zip(counts.tolist(), times.tolist(), strict=True):
     matrix = np.zeros((claimed.num_classes,) * 2, np.int64)
     matrix[0, :2] = kept, total - kept
-    found = empirical_audit.keep_rate(matrix, claimed, share)
-    failed += often * (found.verdict is empirical_audit.Verdict.FAILED)
+    found = declared_table.keep_rate(matrix, claimed, share)
+    failed += often * (found.verdict is black_box.Verdict.FAILED)
   return failed / _SIMULATIONS
 
 
@@ -70,7 +72,7 @@ def main(seeds: int) -> None:
         _right(claimed, seed), claimed, trials=_ALARM_TRIALS, alpha=_ALARM_ALPHA,
         declared_memoised=False, seed=seed,
     )
-    failed = [f.name for f in findings if f.verdict is empirical_audit.Verdict.FAILED]
+    failed = [f.name for f in findings if f.verdict is black_box.Verdict.FAILED]
     for name in [*failed, *(['any'] if failed else [])]:
       alarms[name] = alarms.get(name, 0) + 1
   print(f'{seeds} audits of the right mechanism, level {_ALARM_ALPHA}: alarms {alarms}')

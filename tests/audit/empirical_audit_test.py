@@ -7,8 +7,12 @@ from absl.testing import absltest
 from absl.testing import parameterized
 from scipy import stats
 
+from tff_noise.audit import black_box
+from tff_noise.audit import declared_table
 from tff_noise.audit import empirical_audit as audit_lib
+from tff_noise.audit import lower_bounds
 from tff_noise.audit import queries
+from tff_noise.audit import shared_draws
 from tff_noise.privacy import mechanism
 
 # ln 2.25: keeps a label of 10 with .2.
@@ -18,7 +22,7 @@ _SMALL = mechanism.randomized_response('0.69314718055994530942', 3)  # ln 2.
 _LAGS = (1, 32, 500)
 _ALPHA = 1e-6
 _PASSED, _FAILED, _NO_EVIDENCE = (
-    audit_lib.Verdict.PASSED, audit_lib.Verdict.FAILED, audit_lib.Verdict.NO_EVIDENCE
+    black_box.Verdict.PASSED, black_box.Verdict.FAILED, black_box.Verdict.NO_EVIDENCE
 )
 _NAMES = (
     'two worlds', 'one run', 'keep rate', 'transition', 'support', 'scan', 'independence',
@@ -154,10 +158,10 @@ def _separately(report, table=_TABLE):
   """The tests that look at reports of their own, without the many of a whole audit."""
   level, claim = _ALPHA / 6, float(table.epsilon)
   findings = (
-      audit_lib.two_worlds(report, table.num_classes, claim, 20_000, level),
-      audit_lib.one_run(report, table.num_classes, claim, 20_000, level),
-      audit_lib.transition(report, table.transition_matrix(), 60_000, level),
-      audit_lib.support(report, table, 20_000, level),
+      lower_bounds.two_worlds(report, table.num_classes, claim, 20_000, level),
+      lower_bounds.one_run(report, table.num_classes, claim, 20_000, level),
+      declared_table.transition(report, table.transition_matrix(), 60_000, level),
+      declared_table.support(report, table, 20_000, level),
       audit_lib.independence(report, table, 2000, level),
       audit_lib.memoisation(report, table, 1000, level, True),
   )
@@ -166,105 +170,6 @@ def _separately(report, table=_TABLE):
 
 def _failed(findings):
   return [name for name, f in findings.items() if f.verdict is _FAILED]
-
-
-class EpsilonLowerBoundTest(parameterized.TestCase):
-
-  @parameterized.parameters(
-      (500, 500, 0, 500, 0.01, 4.541916),
-      (2000, 10_000, 889, 10_000, 0.05, 0.708358),
-      (200, 1000, 89, 1000, 0.05, 0.482673),
-      (20_000, 100_000, 8889, 100_000, 0.05, 0.778628),
-      (2000, 10_000, 615, 10_000, 0.05, 1.063014),
-      (20_000, 100_000, 6154, 100_000, 0.05, 1.141979),
-      (2000, 10_000, 81, 10_000, 0.05, 2.950195),
-      (20_000, 100_000, 808, 100_000, 0.05, 3.127797),
-  )
-  def test_reference(self, tp, trials1, fp, trials0, alpha, expected):
-    bound = audit_lib.epsilon_lower_bound(tp, trials1, fp, trials0, alpha)
-    self.assertAlmostEqual(bound, expected, delta=6e-7)
-
-  def test_all_and_none_in_closed_form(self):
-    # Clopper-Pearson of n of n is (alpha / 2)^(1 / n), and of 0 of n one minus that.
-    edge = 0.005 ** (1 / 500)
-    bound = audit_lib.epsilon_lower_bound(500, 500, 0, 500, 0.01)
-    self.assertAlmostEqual(bound, math.log(edge / (1 - edge)), places=9)
-
-  def test_delta_is_taken_from_the_first_world(self):
-    exact = audit_lib.epsilon_lower_bound(500, 500, 250, 500, 0.01)
-    loose = audit_lib.epsilon_lower_bound(500, 500, 250, 500, 0.01, delta=0.1)
-    edge = 0.005 ** (1 / 500)
-    self.assertAlmostEqual(loose, exact + math.log((edge - 0.1) / edge), places=9)
-    self.assertEqual(audit_lib.epsilon_lower_bound(100, 500, 0, 500, 0.01, delta=0.5), 0)
-
-  @parameterized.parameters(
-      (0, 0, 0, 0), (0, 0, 3, 5), (5, 5, 0, 0), (0, 5, 0, 5), (5, 5, 5, 5), (1, 9, 8, 9)
-  )
-  def test_no_evidence_is_zero(self, *counts):
-    self.assertEqual(audit_lib.epsilon_lower_bound(*counts, alpha=0.05), 0)
-
-  def test_covers_the_true_epsilon(self):
-    draws = np.random.default_rng(0)
-    counts = draws.binomial(500, [[0.2], [0.8 / 9]], (2, 2000))
-    bounds = [audit_lib.epsilon_lower_bound(a, 500, b, 500, 0.2) for a, b in counts.T.tolist()]
-    above = int((np.array(bounds) > math.log(2.25)).sum())
-    self.assertLessEqual(above, stats.binom.ppf(1 - 1e-4, 2000, 0.2))
-
-  @parameterized.parameters(
-      ((6, 5, 0, 5, 0.05), 'more events than trials: 6 of 5, 0 of 5'),
-      ((5, 5, 6, 5, 0.05), 'more events than trials'),
-      ((-1, 5, 0, 5, 0.05), 'true_positives must be a whole number of at least 0, got -1'),
-      ((0, 5.0, 0, 5, 0.05), 'trials1 must be a whole number'),
-      ((0, 5, 0, 5, 0.0), 'alpha must be between 0 and 1, got 0.0'),
-      ((0, 5, 0, 5, 1), 'alpha must be between 0 and 1, got 1'),
-      ((0, 5, 0, 5, math.nan), 'alpha must be between 0 and 1, got nan'),
-      ((0, 5, 0, 5, 0.05, 1.0), 'delta must be at least 0 and below 1, got 1.0'),
-      ((0, 5, 0, 5, 0.05, math.nan), 'delta must be at least 0'),
-  )
-  def test_errors(self, args, message):
-    with self.assertRaisesRegex(ValueError, message):
-      audit_lib.epsilon_lower_bound(*args)
-
-
-class OneRunLowerBoundTest(parameterized.TestCase):
-
-  @parameterized.parameters(
-      (1000, 692, 0.05, 0.0, 1000, 0.695039),
-      (1000, 692, 0.05, 1e-5, 1000, 0.694773),
-      (1000, 600, 0.05, 0.0, 1000, 0.297468),
-      (1000, 800, 0.05, 0.0, 1000, 1.254330),
-      (100, 100, 0.05, 0.0, None, 3.492965),
-      (100, 100, 0.01, 0.0, None, 3.054876),
-      (2889, 2000, 0.05, 0.0, 10_000, 0.743878),
-      (2889, 2000, 0.05, 1e-6, 10_000, 0.743785),
-  )
-  def test_reference(self, guesses, correct, alpha, delta, examples, expected):
-    bound = audit_lib.one_run_lower_bound(guesses, correct, alpha, delta, examples)
-    self.assertAlmostEqual(bound, expected, delta=6e-7)
-
-  def test_all_correct_in_closed_form(self):
-    # q^100 = alpha.
-    rate = 0.01 ** (1 / 100)
-    bound = audit_lib.one_run_lower_bound(100, 100, 0.01)
-    self.assertAlmostEqual(bound, math.log(rate / (1 - rate)), places=9)
-
-  @parameterized.parameters((0, 0), (10, 0), (10, 5), (10, 7), (1, 1))
-  def test_no_evidence_is_zero(self, guesses, correct):
-    self.assertEqual(audit_lib.one_run_lower_bound(guesses, correct, 0.05), 0)
-
-  def test_large_delta_leaves_nothing(self):
-    self.assertEqual(audit_lib.one_run_lower_bound(100, 100, 0.05, delta=0.5), 0)
-
-  @parameterized.parameters(
-      ((5, 6, 0.05), 'expected correct <= guesses <= examples, got 6, 5, 5'),
-      ((5, 5, 0.05, 0.0, 4), 'expected correct <= guesses <= examples, got 5, 5, 4'),
-      ((5, -1, 0.05), 'correct must be a whole number'),
-      ((5, 5, 2), 'alpha must be between 0 and 1, got 2'),
-      ((5, 5, 0.05, -0.1), 'delta must be at least 0'),
-  )
-  def test_errors(self, args, message):
-    with self.assertRaisesRegex(ValueError, message):
-      audit_lib.one_run_lower_bound(*args)
 
 
 class CorrectMechanismTest(parameterized.TestCase):
@@ -345,11 +250,11 @@ class CorrectMechanismTest(parameterized.TestCase):
     self.assertEqual(silent, {'support'})
 
   @parameterized.named_parameters(
-      ('two_worlds', lambda r: audit_lib.two_worlds(r, 3, math.log(2), 500, 0.2)),
-      ('one_run', lambda r: audit_lib.one_run(r, 3, math.log(2), 500, 0.2)),
+      ('two_worlds', lambda r: lower_bounds.two_worlds(r, 3, math.log(2), 500, 0.2)),
+      ('one_run', lambda r: lower_bounds.one_run(r, 3, math.log(2), 500, 0.2)),
       # Expects 1000 of each, so that chi-square takes part.
-      ('transition', lambda r: audit_lib.transition(r, _SMALL.transition_matrix(), 4100, 0.2)),
-      ('support', lambda r: audit_lib.support(r, _SMALL, 500, 0.2)),
+      ('transition', lambda r: declared_table.transition(r, _SMALL.transition_matrix(), 4100, 0.2)),
+      ('support', lambda r: declared_table.support(r, _SMALL, 500, 0.2)),
       ('independence', lambda r: audit_lib.independence(r, _SMALL, 500, 0.2)),
       ('memoisation', lambda r: audit_lib.memoisation(r, _SMALL, 500, 0.2, False)),
   )
@@ -416,12 +321,12 @@ class BrokenMechanismTest(parameterized.TestCase):
   def test_power_of_the_reference(self):
     # 1.25 epsilon at 20 000 trials and alpha .001, as its table of rejection rates.
     report = _rr(keep=_keep(1.25 * math.log(2.25)))
-    finding = audit_lib.two_worlds(report, 10, math.log(2.25), 20_000, 1e-3)
+    finding = lower_bounds.two_worlds(report, 10, math.log(2.25), 20_000, 1e-3)
     self.assertIs(finding.verdict, _FAILED, finding)
     self.assertBetween(finding.value, math.log(2.25), 1.25 * math.log(2.25))
 
   def test_leak_is_found_with_few_reports(self):
-    finding = audit_lib.support(_present_classes, _TABLE, 500, _ALPHA)
+    finding = declared_table.support(_present_classes, _TABLE, 500, _ALPHA)
     self.assertEqual((finding.verdict, finding.value), (_FAILED, 0), finding)
 
   @parameterized.parameters(*_LAGS)
@@ -489,68 +394,13 @@ class NoEvidenceTest(parameterized.TestCase):
     self.assertEqual({f.verdict for f in findings.values()}, {_NO_EVIDENCE}, findings)
 
   def test_no_pairs(self):
-    finding = audit_lib.two_worlds(_identity, 10, 1.0, 100, _ALPHA, pairs=())
+    finding = lower_bounds.two_worlds(_identity, 10, 1.0, 100, _ALPHA, pairs=())
     self.assertIs(finding.verdict, _NO_EVIDENCE)
 
   def test_nothing_guessed(self):
     # Always another label than the two in question.
-    finding = audit_lib.one_run(lambda y, i, c: (y + 5) % 10, 10, 0.8, 1000, _ALPHA)
+    finding = lower_bounds.one_run(lambda y, i, c: (y + 5) % 10, 10, 0.8, 1000, _ALPHA)
     self.assertEqual((finding.verdict, finding.value), (_NO_EVIDENCE, 0))
-
-
-class GoodnessOfFitTest(parameterized.TestCase):
-
-  @parameterized.parameters(
-      # 2 * P(X <= 430), halved alpha and four entries; too few for chi-square.
-      ([[430, 570], [500, 500]], 8 * 2 * stats.binom.cdf(430, 1000, 0.5)),
-      # Statistic 2 * 50^2 / 3250, halved alpha and two rows.
-      ([[3300, 3200], [3250, 3250]], 4 * stats.chi2.sf(5000 / 3250, 1)),
-      ([[3250, 3250], [3250, 3250]], 1.0),
-      # Statistic 2 * 200^2 / 5000 = 16, below the entries' 8 * 6.5e-5.
-      ([[5200, 4800], [5000, 5000]], 4 * stats.chi2.sf(16, 1)),
-  )
-  def test_p_value(self, counts, expected):
-    finding = audit_lib.goodness_of_fit(np.array(counts), np.full((2, 2), 0.5), 1e-9)
-    self.assertAlmostEqual(finding.value, expected)
-    self.assertEqual((finding.verdict, finding.claim), (_PASSED, 1e-9))
-
-  def test_chi_square_adds_up_what_no_entry_shows(self):
-    matrix = np.full((10, 10), 0.1)
-    counts = np.full((10, 10), 10_000)
-    # Each 4 standard deviations off: 160 in all, at 9 degrees of freedom.
-    counts[3] += 400 * np.array([1, -1] * 5)
-    finding = audit_lib.goodness_of_fit(counts, matrix, _ALPHA)
-    self.assertIs(finding.verdict, _FAILED)
-    self.assertIn('the reports of label 3', finding.detail)
-    self.assertAlmostEqual(finding.value / (20 * stats.chi2.sf(160, 9)), 1)
-
-  def test_what_is_impossible_and_never_seen(self):
-    matrix = np.array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1.0]])
-    counts = np.array([[5000, 5000, 0], [0, 0, 0], [0, 0, 10_000]])
-    finding = audit_lib.goodness_of_fit(counts, matrix, _ALPHA)
-    self.assertEqual((finding.verdict, finding.value), (_PASSED, 1))
-    # One report that cannot be is enough.
-    counts[0] = [5000, 4999, 1]
-    finding = audit_lib.goodness_of_fit(counts, matrix, _ALPHA)
-    self.assertEqual((finding.verdict, finding.value), (_FAILED, 0))
-    self.assertIn('label 0 was reported as 2 in 1 of 10000, declared 0', finding.detail)
-
-  def test_no_reports(self):
-    finding = audit_lib.goodness_of_fit(np.zeros((3, 3), int), np.eye(3), _ALPHA)
-    self.assertIs(finding.verdict, _NO_EVIDENCE)
-
-  @parameterized.parameters(
-      (np.zeros((2, 3), int), np.eye(2), 'expected whole counts of shape'),
-      (np.zeros((2, 2)), np.eye(2), 'expected whole counts of shape'),
-      (-np.eye(2, dtype=int), np.eye(2), 'expected whole counts of shape'),
-      (np.zeros((2, 3), int), np.ones((2, 3)), 'expected a square transition matrix'),
-      (np.eye(2, dtype=int), np.full((2, 2), math.nan), 'must be probabilities that sum to 1'),
-      (np.eye(2, dtype=int), np.full((2, 2), 0.4), 'must be probabilities that sum to 1'),
-      (np.eye(2, dtype=int), np.array([[1.5, -0.5]] * 2), 'must be probabilities that sum to 1'),
-  )
-  def test_errors(self, counts, matrix, message):
-    with self.assertRaisesRegex(ValueError, message):
-      audit_lib.goodness_of_fit(counts, matrix, _ALPHA)
 
 
 class ArgumentTest(parameterized.TestCase):
@@ -559,10 +409,10 @@ class ArgumentTest(parameterized.TestCase):
       (2, ((0, 1),)), (3, ((0, 1), (2, 0))), (10, ((0, 1), (9, 0), (5, 4)))
   )
   def test_label_pairs(self, num_classes, expected):
-    self.assertEqual(audit_lib.label_pairs(num_classes), expected)
+    self.assertEqual(lower_bounds.label_pairs(num_classes), expected)
 
   def test_agreement_of_the_reference(self):
-    self.assertAlmostEqual(audit_lib.agreement(_TABLE), 1 / 9)
+    self.assertAlmostEqual(shared_draws.agreement(_TABLE), 1 / 9)
 
   @parameterized.parameters(
       ({'alpha': 0.0}, 'alpha must be between 0 and 1, got 0.0'),
@@ -580,20 +430,20 @@ class ArgumentTest(parameterized.TestCase):
 
   @parameterized.parameters(math.nan, math.inf, -1.0)
   def test_claim(self, claim):
-    for test in (audit_lib.two_worlds, audit_lib.one_run):
+    for test in (lower_bounds.two_worlds, lower_bounds.one_run):
       with self.assertRaisesRegex(ValueError, f'claim must be a finite epsilon.*got {claim}'):
         test(_rr(), 10, claim, 100, _ALPHA)
 
   @parameterized.parameters(1, 0, 2.5)
   def test_classes(self, num_classes):
-    for test in (audit_lib.two_worlds, audit_lib.one_run):
+    for test in (lower_bounds.two_worlds, lower_bounds.one_run):
       with self.assertRaisesRegex(ValueError, f'num_classes must be .*got {num_classes}'):
         test(_rr(), num_classes, 1.0, 100, _ALPHA)
 
   @parameterized.parameters((0, 0), (0, 10), (-1, 3))
   def test_pairs(self, *pair):
     with self.assertRaisesRegex(ValueError, 'pairs must be of different labels in 0 to 9'):
-      audit_lib.two_worlds(_rr(), 10, 1.0, 100, _ALPHA, pairs=[pair])
+      lower_bounds.two_worlds(_rr(), 10, 1.0, 100, _ALPHA, pairs=[pair])
 
 
 if __name__ == '__main__':

@@ -6,12 +6,14 @@ from absl.testing import parameterized
 from scipy import stats
 
 from tests.audit import bad_mechanisms
+from tff_noise.audit import black_box
+from tff_noise.audit import declared_table
 from tff_noise.audit import empirical_audit
 from tff_noise.audit import power
 from tff_noise.privacy import mechanism
 
 _TABLE = bad_mechanisms.TABLE
-_FAILED = empirical_audit.Verdict.FAILED
+_FAILED = black_box.Verdict.FAILED
 
 
 def _failed(report, trials, seed=0):
@@ -62,7 +64,7 @@ class PowerTest(parameterized.TestCase):
       counts = np.zeros((10, 10), int)
       counts[0, :2] = k, 600 * trials - k
       share = alpha * empirical_audit.KEEP_RATE_SHARE
-      alarms += empirical_audit.keep_rate(counts, _TABLE, share).verdict is _FAILED
+      alarms += declared_table.keep_rate(counts, _TABLE, share).verdict is _FAILED
     self.assertBetween(
         alarms, stats.binom.ppf(1e-4, runs, expected), stats.binom.ppf(1 - 1e-4, runs, expected)
     )

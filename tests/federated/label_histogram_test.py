@@ -10,6 +10,8 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tff_noise import types
+from tff_noise.audit import black_box
+from tff_noise.audit import declared_table
 from tff_noise.audit import empirical_audit
 from tff_noise.federated import label_histogram
 from tff_noise.privacy import mechanism as mechanism_lib
@@ -168,17 +170,17 @@ class AuditTest(absltest.TestCase):
 
   def test_passes_every_test(self):
     for finding in empirical_audit.audit(_report, _MECHANISM, trials=1000, seed=0):
-      self.assertIs(finding.verdict, empirical_audit.Verdict.PASSED, finding)
+      self.assertIs(finding.verdict, black_box.Verdict.PASSED, finding)
 
   def test_audit_sees_one_secret_for_all_clients(self):
     finding = empirical_audit.independence(
         lambda labels, ids, _: _flip(labels, ids, _SECRET), _MECHANISM, 2000, 1e-6
     )
-    self.assertIs(finding.verdict, empirical_audit.Verdict.FAILED, finding)
+    self.assertIs(finding.verdict, black_box.Verdict.FAILED, finding)
 
   def test_audit_sees_the_table_of_another_epsilon(self):
     flip = _compile(mechanism_lib.randomized_response('1.25', 10))
-    finding = empirical_audit.transition(
+    finding = declared_table.transition(
         lambda labels, ids, client: flip(
             labels, ids, mechanism_lib.simulation_secret(0, client)
         ),
@@ -186,7 +188,7 @@ class AuditTest(absltest.TestCase):
         5000,
         1e-6,
     )
-    self.assertIs(finding.verdict, empirical_audit.Verdict.FAILED, finding)
+    self.assertIs(finding.verdict, black_box.Verdict.FAILED, finding)
 
 
 def _build(num_classes=10, **changes):
@@ -263,8 +265,8 @@ class LabelHistogramTest(federated_test_case.FederatedTestCase):
         computation([_client(np.full(_MANY, y), np.arange(_MANY), np.array([y, 1]))])
         for y in range(10)
     ])
-    finding = empirical_audit.goodness_of_fit(counts, _MECHANISM.transition_matrix(), 1e-6)
-    self.assertIs(finding.verdict, empirical_audit.Verdict.PASSED, finding)
+    finding = declared_table.goodness_of_fit(counts, _MECHANISM.transition_matrix(), 1e-6)
+    self.assertIs(finding.verdict, black_box.Verdict.PASSED, finding)
 
   @parameterized.named_parameters(
       ('label', [0, 10], [1, 2], _MECHANISM, 'labels must be in 0 to 9'),

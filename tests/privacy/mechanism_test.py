@@ -14,7 +14,7 @@ from scipy import stats
 
 from tff_noise import rng
 from tff_noise import types
-from tff_noise.audit import empirical_audit
+from tff_noise.audit import shared_draws
 from tff_noise.privacy import mechanism
 
 _W = 2**62
@@ -337,7 +337,7 @@ class DrawTest(parameterized.TestCase):
     self.assertAlmostEqual(bits, 0.5, delta=5 * 0.5 / np.sqrt(62 * _MANY))
     labels = np.arange(_MANY) % 10
     a, b = (mechanism.respond(labels, r, _TABLE) for r in (first, second))
-    expected = empirical_audit.agreement(_TABLE)
+    expected = shared_draws.agreement(_TABLE)
     spread = np.sqrt(expected * (1 - expected) / _MANY)
     self.assertAlmostEqual((a == b).mean(), expected, delta=5 * spread)
 

@@ -15,7 +15,7 @@ import numpy as np
 from tff_noise import rng
 from tff_noise import types
 from tff_noise.audit import arms as arms_lib
-from tff_noise.audit import empirical_audit
+from tff_noise.audit import lower_bounds
 from tff_noise.privacy import protection
 
 # Of the canaries, how many are guessed: fixed before the model is asked.
@@ -167,7 +167,7 @@ def canary_exposure(
   """Trains the default job with canaries and asks the model for their labels.
 
   Canaries are held-out images of the digits, in equal numbers with every client; half of them are
-  guessed. The bound is that of one run (`empirical_audit.one_run_lower_bound`), for replacing the
+  guessed. The bound is that of one run (`lower_bounds.one_run_lower_bound`), for replacing the
   label of one example; so it bounds from below the epsilon of a whole client too. Call it in a
   runtime: `runtimes.local.runtime`.
 
@@ -195,7 +195,7 @@ def _expose(arm, scene, canaries, rounds, seed):
   claim = protection.total(
       {field.protection: rounds for field in job.fields}, protection.Unit.LABEL, _DELTA
   )
-  bound = empirical_audit.one_run_lower_bound(
+  bound = lower_bounds.one_run_lower_bound(
       guesses, correct, _ALPHA, delta=0.0 if arm.noise is None else _DELTA, examples=m
   )
   predicted = job.logits(weights, scene.dataset.test_x[m:]).argmax(axis=1)

@@ -9,15 +9,15 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tff_noise.audit import empirical_audit
+from tff_noise.audit import black_box
 from tff_noise.report import blocks
 from tff_noise.report import sections
 
 # Characters of a line of text, and of a cell of a table at least.
 _LINE, _CELL = 120, 20
 
-Finding = empirical_audit.Finding
-Verdict = empirical_audit.Verdict
+Finding = black_box.Finding
+Verdict = black_box.Verdict
 
 
 class Audit(NamedTuple):

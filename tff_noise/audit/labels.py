@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
+from tff_noise.audit import black_box
 from tff_noise.audit import empirical_audit
 from tff_noise.audit import finding
 from tff_noise.federated import label_histogram
@@ -58,7 +59,7 @@ def audit(
   )
 
 
-def _agreed(forms: tuple[empirical_audit.Mechanism, ...]) -> empirical_audit.Mechanism:
+def _agreed(forms: tuple[black_box.Mechanism, ...]) -> black_box.Mechanism:
   """Returns the mechanism that answers as all of these do, and not at all where they differ."""
   small_calls = itertools.count()
 

@@ -1,6 +1,6 @@
 """What the audit of a mechanism notices, with what probability, at what budget.
 
-Computed for `empirical_audit.keep_rate` alone, exactly: the whole audit notices no less. An error
+Computed for `declared_table.keep_rate` alone, exactly: the whole audit notices no less. An error
 shows there by how much it moves the rate at which labels are kept.
 """
 

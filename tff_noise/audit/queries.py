@@ -14,8 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_noise import rng
 from tff_noise.audit import black_box
 
+# Samples of one test come from several clients, so that the draws of one do not decide it.
+_CLIENTS = 16
 # Clients are below 2**CLIENT_BITS, ids below 2**62 and what a call spans.
 CLIENT_BITS, _ID_BITS = 31, 62
 # As many examples as the largest calls have, and small calls.
@@ -242,3 +245,20 @@ def _regroup(draw, group):
   for part in np.split(order, ends):
     if len(part):
       yield Answer(group[0].client, ids[part], labels[part], reports[part])
+
+
+def draws_of(seed: int, test: str) -> np.random.Generator:
+  """Returns what a test of an auditor with this seed draws from."""
+  return rng.generator(seed, f'empirical audit: {test}')
+
+
+def ask_clients(
+    report: black_box.Mechanism, num_classes: int, labels: np.ndarray, examples: Examples
+) -> np.ndarray:
+  """Returns the reports of `labels`, which are split over clients and have ids of their own."""
+  reports = []
+  for part in np.array_split(labels, _CLIENTS):
+    if len(part):
+      client, ids = examples.ids(len(part))
+      reports.append(black_box.ask(report, num_classes, part, ids, client))
+  return np.concatenate(reports)
