@@ -2,6 +2,7 @@
 
 import collections
 
+import ml_dtypes
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -48,6 +49,10 @@ class WriteTest(parameterized.TestCase):
       ('matrix', _matrix(0), _MATRIX),
       ('columns_first', np.asfortranarray(_matrix(0)), _MATRIX),
       ('every_other', np.arange(6, dtype=np.int64)[::2], tff.TensorType(np.int64, (3,))),
+      ('other_byte_order', _matrix(0).astype('>f4'), _MATRIX),
+      ('masked', np.ma.MaskedArray(_matrix(0), _matrix(0) > 2), _MATRIX),
+      ('short_floats', _matrix(0).astype(ml_dtypes.bfloat16),
+       tff.TensorType(ml_dtypes.bfloat16, (2, 3))),
       ('no_rows', np.zeros((0, 3), np.float32), tff.TensorType(np.float32, (0, 3))),
       ('any_number', np.zeros((4, 3), np.float32), tff.TensorType(np.float32, (None, 3))),
       ('other_width', np.arange(3, dtype=np.int32), tff.TensorType(np.int64, (3,))),
@@ -93,6 +98,11 @@ class WriteTest(parameterized.TestCase):
       value_serialization.serialize_value(value, type_signature)
     with self.assertRaises(TypeError):
       _written(value, type_signature)
+
+  def test_clients_values_may_be_in_any_sequence(self):
+    at_clients = tff.FederatedType(_MATRIX, tff.CLIENTS)
+    values = (_matrix(0), _matrix(1))
+    self.assertEqual(_written(values, at_clients), _written(list(values), at_clients))
 
 
 if __name__ == '__main__':
