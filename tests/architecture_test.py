@@ -69,6 +69,7 @@ _LOADS_TENSORFLOW = (
     'tff_noise.audit.computations',
     'tff_noise.audit.labels',
     'tff_noise.audit.first_round',
+    'tff_noise.audit.last_rounds',
     'tff_noise.audit.noisy_sum',
     'tff_noise.audit.rebuilt',
     'tff_noise.audit.replay',

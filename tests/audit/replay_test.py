@@ -1,5 +1,6 @@
 """Attacks on the files of a real run, by one who owns it and knows its key."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -10,6 +11,7 @@ import tempfile
 from unittest import mock
 
 import numpy as np
+import tensorflow as tf
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -21,6 +23,7 @@ from tff_noise.audit import replay
 from tff_noise.audit import reports
 from tff_noise.audit import runs
 from tff_noise.data import scene as scene_lib
+from tff_noise.federated import gaussian_sum
 from tff_noise.privacy import accountant
 from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import ledger
@@ -45,6 +48,11 @@ def _config(root, **changes):
       'root_dir': root, 'run_name': 'run', **changes,
   }
   return flags.config_from(flags.parse(['test', *(f'--{k}={v}' for k, v in given.items())]))
+
+
+def _no_noise(self, parts, round_num):
+  del self, round_num  # Unused.
+  return [tf.zeros_like(part) for part in parts]
 
 
 class AttackTest(federated_test_case.FederatedTestCase):
@@ -350,6 +358,38 @@ class AttackTest(federated_test_case.FederatedTestCase):
       self._assert_found(
           self._audit(**dataclasses.asdict(config)), 'ledger: its entries', 'clients.csv'
       )
+
+  @parameterized.named_parameters(
+      # Steps so short that no accuracy or loss tells.
+      ('labels_as_they_are', {'training_labels': 'private', 'learning_rate': 1e-4},
+       (private_labels, 'flip', lambda federation, *_: federation)),
+      ('no_noise', {'client_dp_noise': 1, 'client_dp_clip': 1e-3},
+       (gaussian_sum.GaussianSum, 'noise', _no_noise)),
+  )
+  def test_a_run_by_code_that_protects_nothing(self, changes, patched):
+    root = self.create_tempdir().full_path
+    config = _config(root, method='fedavg', noise_rate=0, **changes)
+    directory = run_directory.locate(root, 'run')
+    for honest in (True, False):
+      with contextlib.nullcontext() if honest else mock.patch.object(*patched):
+        training_run.run(config, self.dataset, self.scene, directory)
+      shutil.rmtree(self.run_)
+      shutil.move(directory.path, self.run_)
+      audit = self._audit(**dataclasses.asdict(config))
+      failed = [f.name for f in audit.findings if f.verdict is _FAILED]
+      self.assertLen(failed, 0 if honest else 1)
+      self.assertStartsWith(''.join(failed), '' if honest else 'state: the rounds up to the last')
+
+  def test_from_the_start_where_there_is_one_checkpoint(self):
+    folder = self._file('state')
+    first, _ = sorted(os.listdir(folder))
+    os.remove(os.path.join(folder, first))
+    [verdict] = [f for f in self._audit().findings if 'end at it' in f.name]
+    self.assertEqual(verdict.detail, 'rounds 1 to 3, to 25% of how far they go')
+    self.assertIs(verdict.verdict, finding.Verdict.PASSED)
+    os.remove(os.path.join(folder, sorted(os.listdir(folder))[0]))
+    [verdict] = [f for f in self._audit().findings if 'end at it' in f.name]
+    self.assertIs(verdict.verdict, finding.Verdict.NO_EVIDENCE)
 
   def test_a_run_that_ended_early(self):
     root = self.create_tempdir().full_path

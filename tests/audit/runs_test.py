@@ -153,10 +153,13 @@ class RunsTest(parameterized.TestCase):
       self.assertEqual(f'over the number of clients, {clients}:' in statement, warned)
 
   def test_one_client_with_noise_of_its_own_size_is_no_sum_over_one(self):
-    # A Poisson sample of one is hidden by the noise of any; a fixed cohort of one is not allowed.
+    # A Poisson sample of one is hidden by the noise of any; a fixed cohort of one is not allowed in
+    # a secure sum, and a plain one claims to hide nothing.
     shield = protection.NoisySum(5.0, 1.0, 1, 20)
-    for sampling, failed in (('poisson', False), ('fixed', True)):
-      declared = [_DECLARED[0], _field('update', shield._replace(sampling=sampling))]
+    for sampling, shown, failed in (
+        ('poisson', 'secure sum', False), ('fixed', 'secure sum', True), ('fixed', 'sum', False)
+    ):
+      declared = [_DECLARED[0], _field('update', shield._replace(sampling=sampling), shown)]
       self._dump('uplink.json', declared)
       os.remove(self._file('ledger.jsonl'))
       book = ledger.Ledger(('labels', 'update'), declared, self._file('ledger.jsonl'), self.seal)
@@ -164,7 +167,7 @@ class RunsTest(parameterized.TestCase):
         book.record(i, 'train', ['update'], np.arange(1))
       self._dump('privacy.json', costs_lib.to_json(book.entries, declared))
       found = {f.name: f.verdict for f in self._audit().findings}
-      [verdict] = [v for name, v in found.items() if 'no sum is over one client' in name]
+      [verdict] = [v for name, v in found.items() if 'no secure sum is over one' in name]
       self.assertIs(verdict, _FAILED if failed else _PASSED)
 
   def test_a_change_of_code_is_told(self):
@@ -309,11 +312,18 @@ class RunsTest(parameterized.TestCase):
         ids = np.arange(entry.round_num, entry.round_num + 4)
       fields = ['labels'] if entry.fields == (0,) else ['update']
       book.record(entry.round_num, 'train', fields, ids)
-    book.record(_ROUNDS, 'train', ['update'], np.array([7]))
+    book.record(_ROUNDS, 'train', ['labels', 'update'], np.array([7]))
     details = [f.detail for f in self._audit().findings if f.verdict is _FAILED]
-    self.assertIn('in round 4 one client sent: update', details)
+    self.assertIn('in round 4 one client sent: labels', details)
 
   def test_a_sum_of_which_one_update_is_left_is_found(self):
+    declared = [_DECLARED[0], _field('update', None, 'secure sum')]
+    self._dump('uplink.json', declared)
+    os.remove(self._file('ledger.jsonl'))
+    book = ledger.Ledger(('labels', 'update'), declared, self._file('ledger.jsonl'), self.seal)
+    for i in range(1, _ROUNDS + 1):
+      book.record(i, 'train', ['update'], np.arange(i, i + 4))
+    self._dump('privacy.json', costs_lib.to_json(book.entries, declared))
     columns = run_files.metrics(rejected=[0, 0, 3, 0], clients=[4, 4, 4, 4])
     run_files.write_csv(self._file('metrics.csv'), columns)
     details = [f.detail for f in self._audit().findings if f.verdict is _FAILED]

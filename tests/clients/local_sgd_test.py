@@ -368,6 +368,21 @@ class OptimizerTest(federated_test_case.FederatedTestCase):
         f'local=<client=int32,{own}>>',
     )
 
+  @parameterized.parameters(
+      ({}, r"declares the sums \['moved'\] and sends \[\]: Sent needs a value for each"),
+      (program.Sent(sums={'moved': 1.0, 'more': 1.0}), r"and sends \['moved', 'more'\]"),
+      (program.Sent(reports={'seen': 1.0}, sums={'moved': 1.0}), r'declares the reports \[\]'),
+      (program.Sent(own={'last': 1.0}, sums={'moved': 1.0}), r"keeps \['last'\], of which its"),
+      ({'moved': 1.0}, 'has to return Sent, returned dict'),
+  )
+  def test_slips_in_names_are_told(self, sent, message):
+    mine = program.ClientProgram(
+        one_client.cross_entropy, final=lambda _: sent or program.Sent(),
+        sums=(uplink.UplinkSum('moved', np.float32, 0, 1, 'a test'),),
+    )
+    with self.assertRaisesRegex(types.UsageError, message):
+      local_sgd.build(toy.linear_model(), (mine,), seed=0, training=types.LocalTraining())
+
   def test_that_adds_nothing_changes_nothing(self):
     training = {'epochs': 2, 'batch_size': 2, 'learning_rate': 0.3, 'momentum': 0.5,
                 'weight_decay': 0.1}

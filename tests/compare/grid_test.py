@@ -293,6 +293,14 @@ class FromFlagsTest(parameterized.TestCase):
     self.assertEqual(priors['feddpcont:label_prior=none'], 'none')
     self.assertEqual(priors['fedavg'], 'shrinkage')
 
+  def test_methods_of_ones_own_have_a_colon_in_their_names(self):
+    name = 'docs.examples.own_method:METHOD'
+    grid = self._grid(methods=('fedavg', name, f'{name}:learning_rate=0.5'))
+    self.assertEqual(
+        {(c.method, c.config.method, c.config.learning_rate) for c in grid.cells},
+        {('fedavg', 'fedavg', 0.1), (name, name, 0.1), (f'{name}:learning_rate=0.5', name, 0.5)},
+    )
+
   def test_baseline_is_the_first_method_unless_named(self):
     self.assertEqual(self._grid().baseline, 'fedavg')
     named = self._grid(baseline='feddpcont:label_prior=none')

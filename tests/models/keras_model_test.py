@@ -74,6 +74,8 @@ class FromKerasTest(parameterized.TestCase):
       (tf.keras.layers.GaussianNoise(0.1), 'draws random numbers of its own'),
       (tf.keras.layers.RandomFlip(), 'draws random numbers of its own'),
       (tf.keras.layers.Dropout(0), ''),
+      (tf.keras.layers.Conv2D(1, 1, bias_regularizer='l2'), 'has bias_regularizer, which would be'),
+      (tf.keras.layers.ReLU(activity_regularizer='l1'), 'has activity_regularizer, which would be'),
       (tf.keras.layers.Normalization(), 'is int64: weights that are averaged'),
       (tf.keras.layers.Normalization(mean=0.0, variance=1.0), ''),
   )
@@ -86,6 +88,17 @@ class FromKerasTest(parameterized.TestCase):
       return
     with self.assertRaisesRegex(ValueError, message):
       keras_model.from_keras(network)
+
+
+  @parameterized.parameters(
+      lambda x: tf.keras.layers.Dense(2, 'softmax')(x),
+      lambda x: tf.keras.layers.Softmax()(tf.keras.layers.Dense(2)(x)),
+      lambda x: tf.keras.layers.Activation('softmax')(tf.keras.layers.Dense(2)(x)),
+  )
+  def test_probabilities_in_place_of_logits_are_refused(self, head):
+    x = tf.keras.Input((4,))
+    with self.assertRaisesRegex(ValueError, 'makes probabilities, and logits are expected'):
+      keras_model.from_keras(tf.keras.Model(x, [head(x), x]))
 
 
 class InitialWeightsTest(federated_test_case.FederatedTestCase):

@@ -18,9 +18,11 @@ _LABELS = np.array([3, 4, 5, 3, 4, 5])
 _DELTA = 1e-5
 
 
-def _run(times, seed, *, owners=_OWNERS, labels=_LABELS, noise=None):
+def _run(times, seed, *, owners=_OWNERS, labels=_LABELS, noise=None, codes=('a',)):
   keys = frozenset([f'{seed} {times}' if noise is None else noise])
-  return several_runs.Run(times, seed, np.asarray(owners), np.asarray(labels), keys)
+  return several_runs.Run(
+      times, seed, np.asarray(owners), np.asarray(labels), keys, frozenset(codes)
+  )
 
 
 def _of(unit, *runs):
@@ -104,6 +106,14 @@ class ReportsTest(parameterized.TestCase):
   def test_reports_under_another_secret_add_up(self):
     runs = _run({_REPORTS: 30}, 0), _run({_REPORTS: 30}, 1), _run({_REPORTS: 1}, 1)
     self.assertAlmostEqual(_epsilon(_LABEL, *runs), 1.62, places=12)
+
+  @parameterized.parameters(
+      (('a',), ('a',), 0.81), (('a',), ('b',), 1.62), (('a', 'b'), ('b',), 1.62),
+      (('a', 'b'), ('b', 'c'), 2.43),
+  )
+  def test_other_code_may_flip_otherwise(self, one, other, expected):
+    runs = _run({_REPORTS: 30}, 0, codes=one), _run({_REPORTS: 30}, 0, codes=other)
+    self.assertAlmostEqual(_epsilon(_LABEL, *runs), expected)
 
   def test_reports_of_another_mechanism_add_up(self):
     runs = _run({_REPORTS: 30}, 0), _run({protection.LabelReports(10, '2'): 30}, 0)

@@ -22,6 +22,7 @@ from tff_noise.federated import task as task_lib
 from tff_noise.privacy import protection
 from tff_noise.program import claims
 from tff_noise.uplink import disclosure
+from tff_noise.uplink import uplink
 
 _NOISE = protection.NoisySum(1.0, 0.5, cohort=2, population=3)
 # So many that flips do not leave the same counts by chance.
@@ -69,10 +70,14 @@ class ClaimsTest(parameterized.TestCase):
     self.assertIsInstance(asked.fields[0].protection, protection.LabelReports)
     # A smaller epsilon, for the same flips.
     less = asked.fields[0]._replace(protection=protection.LabelReports(2, '0.01', sum(_SIZES)))
-    for fields in ((less,), (asked.fields[0]._replace(protection=None),)):
-      self._assert_refused(
-          _with(algorithm, fields=fields), task, 'is not label_histogram.of_task, the only'
-      )
+    unprotected = asked.fields[0]._replace(protection=None)
+    for field, why in (
+        (less, 'is not label_histogram.of_task, the only'),
+        (unprotected, "declared as 'DP, secure sum', and nothing protects it"),
+        (unprotected._replace(disclosure=uplink.Disclosure.SECURE_SUM),
+         'is not label_histogram.of_task, the only'),
+    ):
+      self._assert_refused(_with(algorithm, fields=(field,)), task, why)
 
   def test_label_communication_returns_its_histogram_alone(self):
     # All of it is handed to the method.
@@ -248,9 +253,10 @@ class CountedTest(federated_test_case.FederatedTestCase):
     )
     forged = asked._replace(process=computation.Collection(plain))
     disclosure.check(forged.next, forged.fields)
-    claims.check('mine', _fed_avg(task)._replace(computations=(forged,)), task)
     found = reports.counted(forged, task, toy.two_corners(_SIZES))
     self.assertEqual(found.verdict.value, 'failed')
+    with self.assertRaisesRegex(types.UsageError, 'is not label_histogram.of_task, the only'):
+      claims.check('mine', _fed_avg(task)._replace(computations=(forged,)), task)
 
 
 if __name__ == '__main__':

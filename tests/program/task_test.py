@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -11,6 +12,7 @@ from tff_noise.algorithms import algorithm
 from tff_noise.algorithms import catalog
 from tff_noise.clients import program
 from tff_noise.federated import computation
+from tff_noise.federated import optimizer
 from tff_noise.models import losses
 from tff_noise.privacy import protection
 from tff_noise.program import data
@@ -53,6 +55,24 @@ TAKES, IGNORES = (
 )
 
 
+def on_its_own_optimizer(task_, _):
+  mine = optimizer.FederatedOptimizer(
+      optimizer.apply_update(
+          tff.learning.optimizers.build_sgdm(1.0, momentum=0.9), task_.model.weights_type
+      )
+  )
+  plain = program.ClientProgram(loss=lambda s: losses.cross_entropy(s.logits, s.labels))
+  return algorithm.of_rounds(task_, computation.train('train', task_, plain, optimizer=mine))
+
+
+ON_ITS_BASE, ON_ITS_OWN = (
+    catalog.ALGORITHMS['gce']._replace(
+        name=n, place=f'{__name__}:{n}', params=catalog.ALGORITHMS['fedavg'].params, takes_base=True
+    )
+    for n in ('with_the_form', 'on_its_own_optimizer')
+)
+
+
 class _Unregistered(tf.keras.layers.Layer):
 
   def call(self, inputs):
@@ -84,6 +104,12 @@ def is_not_registered(shape, classes, **_):
 
 def casts(shape, classes, **_):
   return _of_layer(shape, classes, lambda x: tf.cast(x, tf.float32))
+
+
+def sets_weights(*args, **_):
+  network = own(*args)
+  network.set_weights([w + 0.01 for w in network.get_weights()])
+  return network
 
 
 def takes_nothing():
@@ -128,6 +154,7 @@ class TaskTest(federated_test_case.FederatedTestCase):
       ('has_three_logits', 'has 3 logits for 10 classes'),
       ('is_not_registered', 'cannot be built from its configuration, as clients do .*: register'),
       ('casts', 'cannot be built from its configuration, as clients do .*JSON.*: register'),
+      ('sets_weights', 'its function sets weights, and a run draws its own from --seed: leave'),
       ('takes_nothing', 'TypeError: .*unexpected keyword.*: it is called as the functions of'),
       ('returns_nothing', 'TypeError: Expected a tf.keras.Model, found NoneType: it is called as'),
   )
@@ -178,6 +205,13 @@ class TaskTest(federated_test_case.FederatedTestCase):
     self.assertNotEmpty(_prepared(method + 'TAKES', given)[1]().algorithm.fields)
     with self.assertRaisesRegex(types.UsageError, f'^{method}IGNORES: its loss does not take'):
       _prepared(method + 'IGNORES', given)[1]()
+
+  def test_a_base_that_is_not_used_is_refused(self):
+    method = f'--method={__name__}:'
+    self.assertNotEmpty(_prepared(method + 'ON_ITS_BASE', '--base=fedadam')[1]().algorithm.fields)
+    self.assertNotEmpty(_prepared(method + 'ON_ITS_OWN')[1]().algorithm.fields)
+    with self.assertRaisesRegex(types.UsageError, '^--base=fedadam: .*ON_ITS_OWN takes a base and does'):
+      _prepared(method + 'ON_ITS_OWN', '--base=fedadam')[1]()
 
   def test_a_loss_of_its_own_runs_where_nothing_is_asked_of_it(self):
     self.assertNotEmpty(_prepared(f'--method={__name__}:IGNORES')[1]().algorithm.fields)

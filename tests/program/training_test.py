@@ -438,6 +438,16 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     with self.assertRaisesRegex(types.UsageError, 'round has to return the next State, found None'):
       self._run(algorithm)
 
+  def test_a_round_that_returns_the_state_it_was_given_is_a_mistake(self):
+    algorithm = _counting_algorithm(3)
+
+    def round_(state, clients):
+      algorithm.round(state, clients)
+      return state
+
+    with self.assertRaisesRegex(types.UsageError, 'the state that it was given, though clients'):
+      self._run(algorithm._replace(round=round_))
+
   def test_record_that_is_changed_in_place_is_a_mistake_at_once(self):
     # It would be another one by the time it is saved.
     def cohort(round_num, records):

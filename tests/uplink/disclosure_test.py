@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from tff_noise.privacy import protection
 from tff_noise.uplink import disclosure
 from tff_noise.uplink import uplink
 
@@ -184,6 +185,36 @@ class CheckTest(parameterized.TestCase):
       disclosure.check(
           _computation(lambda h, x: (tff.federated_sum(h), tff.federated_sum(x))), [_SECURE, _SUM]
       )
+
+  @parameterized.product(
+      intrinsic=('federated_sum', 'federated_aggregate', 'federated_collect', 'message'),
+      shown=tuple(uplink.Disclosure),
+  )
+  def test_nobody_is_said_to_see_less_than_it_shows(self, intrinsic, shown):
+    allowed = shown.shows_single_clients or (
+        intrinsic == 'federated_sum' and shown is uplink.Disclosure.SUM
+    )
+    self._assert_shown(_SUM._replace(intrinsic=intrinsic, disclosure=shown), allowed)
+
+  @parameterized.product(
+      intrinsic=('federated_secure_sum_bitwidth', 'federated_secure_modular_sum'),
+      shown=tuple(uplink.Disclosure), protected=(False, True),
+  )
+  def test_a_secure_sum_shows_no_single_clients(self, intrinsic, shown, protected):
+    shield = protection.Counts() if protected else None
+    field = _SECURE._replace(intrinsic=intrinsic, disclosure=shown, protection=shield)
+    self._assert_shown(field, protected or shown is not uplink.Disclosure.DP_SECURE_SUM)
+
+  def _assert_shown(self, field, allowed):
+    # What is compared before is another test's matter.
+    edge = disclosure.Edge(field.intrinsic, field.type_spec, str(field.bitwidth or ''))
+    self.enter_context(absltest.mock.patch.object(disclosure, '_edges', lambda _: (edge,)))
+    computation = _computation(_good)
+    if allowed:
+      disclosure.check(computation, [field])
+      return
+    with self.assertRaisesRegex(disclosure.UndeclaredUplinkError, "'field' is declared as"):
+      disclosure.check(computation, [field])
 
 
 def _scaled(value):

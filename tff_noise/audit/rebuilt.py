@@ -6,6 +6,7 @@ from tff_noise import types
 from tff_noise.audit import computations
 from tff_noise.audit import finding
 from tff_noise.audit import first_round
+from tff_noise.audit import last_rounds
 from tff_noise.audit import noisy_sum
 from tff_noise.audit import replay
 from tff_noise.audit import reports
@@ -79,6 +80,8 @@ def findings(
   if len(run.uplink or []) != len(algorithm.fields):
     return []  # So is that this code sends other values.
   entries = [line.content for line in lines if isinstance(line.content, ledger.Entry)]
+  changes = [line.content.code for line in lines if isinstance(line.content, ledger.CodeChange)]
+  same_code = {seal.code, *changes} == {code_version.digest()}
   replayed = replay.run(algorithm, task, federation, run.uplink, seal)
   states, damaged = [], []
   try:
@@ -92,7 +95,8 @@ def findings(
       *noisy_sum.findings(prepared),
       *noisy_sum.counted(prepared, entries, states),
       *_named_noise(run, config, dataset, federation),
-      first_round.check(run, config, prepared, dataset, scene),
+      first_round.check(run, config, prepared, dataset, scene, same_code),
+      last_rounds.check(config, prepared, states, same_code),
   ]
 
 

@@ -29,11 +29,11 @@ _CHAIN = (
     'and scene'
 )
 _ROUNDS = 'ledger: every round of metrics.csv has its releases'
-_ALONE = 'ledger: no sum is over one client, whose value it would show'
+_ALONE = 'ledger: no secure sum is over one client, whose value it would show'
 _TOTALS = 'privacy.json: the totals are those of the ledger'
 _BUDGET = 'ledger: what it costs a client is within --target_client_epsilon'
-# Values of which no sum is claimed, as declarations write it (`uplink.Disclosure`).
-_SHOWN = ('per client', 'other clients')
+# Of which a sum is claimed to hide single values, as declarations write it (`uplink.Disclosure`).
+_SECURE = ('secure sum', 'DP, secure sum')
 _CODE = 'uplink.json: is what this code sends'
 _REPLAY = 'replay: the run done again from configuration and scene'
 # From the seed, cohorts, flips and noise of a simulation can be worked out; the path of another run
@@ -222,9 +222,9 @@ def _left(run):
 
 
 def _hides_one(field):
-  """Of which no sum is claimed; or a sum whose noise is that of any number of clients."""
+  """Of which no secure sum is claimed; or one whose noise is that of any number of clients."""
   protected = protection.from_json(field.get('protection'))
-  return field['disclosure'] in _SHOWN or protection.is_poisson(protected)
+  return field['disclosure'] not in _SECURE or protection.is_poisson(protected)
 
 
 def _budget(run, entries, declared):

@@ -395,6 +395,7 @@ def _finish(work, client, trained):
     if program.final is None:
       continue
     sent = program.final(result._replace(carry=carry))
+    _require_declared(program, sent, client.own)
     if sent.update is not None:
       result = result._replace(update=sent.update)
     if sent.weight is not None:
@@ -417,6 +418,28 @@ def _finish(work, client, trained):
       per_client.pack_reports(work.examples, reports),
       uplink.ReturnedState(client.id, own),
   )
+
+
+def _require_declared(program, sent, own):
+  """A slip in a name would be an error of Python's where nobody looks for it, or none."""
+  if not isinstance(sent, program_lib.Sent):
+    raise types.UsageError(
+        f"a client program's `final` has to return Sent, returned {type(sent).__name__}"
+    )
+  declared = {'sums': [s.name for s in program.sums], 'reports': [r.name for r in program.reports]}
+  for what, names in declared.items():
+    found = list(getattr(sent, what))
+    if sorted(found) != sorted(names):
+      raise types.UsageError(
+          f'a client program declares the {what} {names} and sends {found}: Sent needs a value for '
+          'each, and no other'
+      )
+  unknown = sorted(set(sent.own) - set(own))
+  if unknown:
+    raise types.UsageError(
+        f'a client program keeps {unknown}, of which its `own` says no initial value; it has '
+        f'{sorted(own)}'
+    )
 
 
 def _or_zeros(condition, values):

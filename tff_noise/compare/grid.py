@@ -148,7 +148,8 @@ def from_flags(
   """Makes a grid from the command line.
 
   Args:
-    methods: Each `NAME` or `NAME:flag=value:flag=value`, such as 'feddpcont:label_prior=none'.
+    methods: Each `NAME` or `NAME:flag=value:flag=value`, such as 'feddpcont:label_prior=none'; a
+      name may be that of a method of one's own, 'package.module:ENTRY'.
     vary: Each `flag=value,value`; settings are all combinations.
     seeds: Seeds.
     extra: Flags of `bin/train` for every cell.
@@ -163,7 +164,7 @@ def from_flags(
     raise types.UsageError('--methods must name at least one method')
   rows = []
   for text in methods:
-    name, *assignments = text.split(':')
+    name, *assignments = _name_and_assignments(text)
     rows.append({'name': text, 'flags': {'method': name, **dict(map(_assignment, assignments))}})
   choices = []
   for text in vary:
@@ -188,6 +189,17 @@ def from_flags(
   grid = _from_content(content, 'command line', None, extra, root_dir)
   _check_read(grid.cells, [name for (name, _), *_ in choices])
   return grid
+
+
+def _name_and_assignments(text):
+  """A method's name and assignments; what has no '=' belongs to what is before it."""
+  found = []
+  for part in text.split(':'):
+    if found and '=' not in part:
+      found[-1] += ':' + part
+    else:
+      found.append(part)
+  return found
 
 
 def _assignment(text):

@@ -87,6 +87,7 @@ def from_keras(
         'layer.'
     )
   _require_determinism(model)
+  _require_no_penalty(model)
   _require_floats(model)
   if len(model.inputs) != 1 or not model.outputs or len(model.outputs) % 2:
     raise ValueError(
@@ -97,6 +98,14 @@ def from_keras(
   if len(logits.shape) != 2 or len(features.shape) != 2:
     raise ValueError(
         f'Expected logits [b, K] and features [b, d], found {logits.shape} and {features.shape}.'
+    )
+  last = logits._keras_history.layer  # pylint: disable=protected-access
+  if getattr(last, 'activation', None) is tf.keras.activations.softmax or isinstance(
+      last, tf.keras.layers.Softmax
+  ):
+    raise ValueError(
+        f'The layer {last.name} makes probabilities, and logits are expected: leave its softmax '
+        'out, which is in the loss.'
     )
   pixels = model.inputs[0]
   input_shape = tuple(pixels.shape[1:])
@@ -129,6 +138,17 @@ def _require_determinism(model):
           f'The layer {layer.name} ({type(layer).__name__}) draws random numbers of its own, which '
           'are no function of seed, round and client: leave it out. --augmentation, --weight_decay '
           'and --label_smoothing regularise too.'
+      )
+
+
+def _require_no_penalty(model):
+  """Losses here are functions of logits: what layers add would be left out of them."""
+  for layer in model._flatten_layers():  # pylint: disable=protected-access
+    kinds = [name for name, value in vars(layer).items() if name.endswith('regularizer') and value]
+    if kinds:
+      raise ValueError(
+          f'The layer {layer.name} has {kinds[0].strip("_")}, which would be left out of the '
+          'loss: leave it out. --weight_decay regularises.'
       )
 
 

@@ -5,9 +5,10 @@ seed share it:
 
 * Their cohorts are the same, or depend on each other, and what one run releases may tell who is in
   the other's. No protection by sampling is counted for either; the noise protects as before.
-* Their reports of an example are one report if its client's id, its label and the mechanism are the
-  same. If only the label is another, one random number answers for two labels: nothing bounds that,
-  see `mechanism`. Otherwise the reports are independent and add up.
+* Their reports of an example are one report if its client's id, its label, the mechanism and the
+  code are the same: other code may flip otherwise, and counts as if it did. If only the label is
+  another, one random number answers for two labels: nothing bounds that, see `mechanism`. Otherwise
+  the reports are independent and add up.
 * Their noise is the same if everything is that it is keyed by: nothing bounds that either.
 
 A label or an example is the same in all scenes that were drawn from one data set, whoever holds it
@@ -42,6 +43,7 @@ class Run(NamedTuple):
     noisy_label: int `[n]`, what the owner believes.
     noise: What its noise may be keyed by, nothing of a run without noise; two runs that share one
       may have drawn the same noise.
+    codes: Digests of the codes that made it.
   """
 
   times: Mapping[protection_lib.Protection, int]
@@ -49,6 +51,7 @@ class Run(NamedTuple):
   client_of: np.ndarray
   noisy_label: np.ndarray
   noise: frozenset[Hashable]
+  codes: frozenset[str] = frozenset({''})
 
 
 class Exposed(NamedTuple):
@@ -145,7 +148,9 @@ def independent_reports(runs: Sequence[Run]) -> dict[mechanism_lib.RandomizedRes
   known = {(m.num_classes, m.other): m for run in runs for m in _mechanisms(run)}
   counts = collections.Counter()
   for (_, *table), members in _sources(runs).items():
-    counts[tuple(table)] += _different_owners([runs[i].client_of for i in members])
+    for code in frozenset().union(*(runs[i].codes for i in members)):
+      same = [runs[i].client_of for i in members if code in runs[i].codes]
+      counts[tuple(table)] += _different_owners(same)
   return {known[table]: int(count.max()) for table, count in counts.items()}
 
 

@@ -5,6 +5,7 @@ import json
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from tff_noise import params
 from tff_noise import types
@@ -72,7 +73,10 @@ def prepare(
         '--client_dp_noise is for methods of one stage, with one computation that trains, and '
         f'--method={config.method} has {stages} and {len(noisy)}: use another method'
     )
-  shown = [f.name for f in algorithm.fields if f.disclosure.shows_single_clients]
+  shown = [
+      f.name.removesuffix(' of single clients') for f in algorithm.fields
+      if f.disclosure.shows_single_clients
+  ]
   # Told of a method of one's own, too, that does not say so by itself.
   if shown and not config.allow_per_client_disclosure:
     raise types.UsageError(
@@ -98,7 +102,20 @@ def prepare(
 def _algorithm(config, task):
   """The method; one of the user's own has to have the loss that flags ask for."""
   entry, parameters = catalog.ALGORITHMS[config.method], config.method_params()
-  if ':' not in config.method or task.training.loss == types.CrossEntropy():
+  if ':' not in config.method:
+    return entry.build(task, parameters)
+  algorithm = _with_its_loss(config, task, entry, parameters)
+  optimizers = [c.optimizer.name for c in algorithm.used if c.optimizer is not None]
+  if config.base and task.optimizer.name not in optimizers:
+    raise types.UsageError(
+        f'--base={config.base}: --method={config.method} takes a base and does not use it: let it '
+        "train on the task's optimizer, or leave takes_base out of its entry"
+    )
+  return algorithm
+
+
+def _with_its_loss(config, task, entry, parameters):
+  if task.training.loss == types.CrossEntropy():
     return entry.build(task, parameters)
   form, looked = watched_loss.watched(task.training.loss)
   seen = task._replace(training=task.training._replace(loss=form))
@@ -261,6 +278,7 @@ def _own_model(place, build, image_files):
   try:
     json.dumps(described.config)
     keras_model.build_zeros(described)
+    kept = _are_initial(network, tf.keras.Model.from_config(described.config))
   except Exception as error:
     raise types.UsageError(
         f'--model={place} cannot be built from its configuration, as clients do '
@@ -268,7 +286,18 @@ def _own_model(place, build, image_files):
         'tf.keras.saving.register_keras_serializable, and make a layer of what is a Lambda or a '
         'function of tf'
     ) from error
+  if not kept:
+    raise types.UsageError(
+        f'--model={place}: its function sets weights, and a run draws its own from --seed: leave '
+        'that out, and give them by --weights'
+    )
   return described
+
+
+def _are_initial(network, fresh):
+  """Whether all weights that are the same number at first still are; of drawn ones nobody knows."""
+  pairs = zip(network.get_weights(), fresh.get_weights(), strict=True)
+  return all(np.ptp(new) or np.array_equal(own, new) for own, new in pairs if new.size)
 
 
 def _first_line(error):

@@ -120,13 +120,19 @@ def run_round(
   round_num = state.round_num + 1
   clients.begin_round(round_num, algorithm.stage_of(round_num))
   try:
-    state = algorithm.round(state, clients.view)
+    new = algorithm.round(state, clients.view)
   finally:
     clients.end_round()
-  if not isinstance(state, algorithm_lib.State):
+  if not isinstance(new, algorithm_lib.State):
     raise types.UsageError(
-        f"the method's round has to return the next State, found {type(state).__name__}"
+        f"the method's round has to return the next State, found {type(new).__name__}"
     )
+  if new is state and clients.traffic.clients:
+    raise types.UsageError(
+        "the method's round returned the state that it was given, though clients trained: return "
+        'that of their output'
+    )
+  state = new
   clients.require_noise()
   # The state is saved while the next round runs: what changes it in place fails there and then.
   for value in tf.nest.flatten(state):

@@ -19,7 +19,17 @@ from tff_noise.uplink import uplink
 SECURE_SUM = 'federated_secure_sum_bitwidth'
 # Its second argument is the modulus, which has to be a power of two.
 SECURE_MODULAR_SUM = 'federated_secure_modular_sum'
+_SUM = 'federated_sum'
 _BROADCAST = 'federated_broadcast'
+
+_SECURE = (uplink.Disclosure.SECURE_SUM, uplink.Disclosure.DP_SECURE_SUM)
+# Who may be said to see single contributions, at the least, by what carries them: with any other
+# intrinsic the server does.
+_HIDDEN_BY = {
+    _SUM: (uplink.Disclosure.SUM,),
+    SECURE_SUM: (uplink.Disclosure.SUM, *_SECURE),
+    SECURE_MODULAR_SUM: (uplink.Disclosure.SUM, *_SECURE),
+}
 
 # Intrinsics that move nothing from clients to the server. Everything else counts as a release, so
 # an intrinsic that this list does not know fails the check instead of passing unseen.
@@ -127,13 +137,14 @@ def _travelling_type(argument_type: tff.Type) -> tff.Type:
 def check(computation: tff.Computation, fields: Sequence[uplink.UplinkField]) -> int:
   """Checks that `computation` sends exactly `fields`, and only computes besides.
 
-  What it returns of clients is `local` alone, what they keep: whoever calls it sees the rest.
+  What it returns of clients is `local` alone, what they keep: whoever calls it sees the rest. Of no
+  value less is said to be seen than what carries it shows.
 
   Returns:
     How many bytes it broadcasts to each client, constants of the aggregation included.
 
   Raises:
-    UndeclaredUplinkError: If it sends something else.
+    UndeclaredUplinkError: If it sends something else, or shows more of it.
     operations.OperationError: If it does something else.
   """
   calls = _checked(computation)
@@ -148,11 +159,27 @@ def check(computation: tff.Computation, fields: Sequence[uplink.UplinkField]) ->
         + ''.join(f'\n  sent, not declared: {_text(e)}' for e in undeclared.elements())
         + ''.join(f'\n  declared, not sent: {_text(e)}' for e in missing.elements())
     )
+  for field in fields:
+    _require_shown(field)
   return sum(
       uplink.num_bytes(call.argument.type_signature.member)
       for call in calls
       if call.function.uri == _BROADCAST
   )
+
+
+def _require_shown(field):
+  if field.disclosure.shows_single_clients:
+    return
+  if field.disclosure not in _HIDDEN_BY.get(field.intrinsic, ()):
+    raise UndeclaredUplinkError(
+        f'{field.name!r} is declared as {field.disclosure.value!r}, and {field.intrinsic} shows '
+        'more'
+    )
+  if field.disclosure is uplink.Disclosure.DP_SECURE_SUM and field.protection is None:
+    raise UndeclaredUplinkError(
+        f'{field.name!r} is declared as {field.disclosure.value!r}, and nothing protects it'
+    )
 
 
 # Of the computations of a method: each is checked when it is composed, and when it is to run.
