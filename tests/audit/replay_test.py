@@ -380,6 +380,12 @@ class AttackTest(federated_test_case.FederatedTestCase):
       self.assertLen(failed, 0 if honest else 1)
       self.assertStartsWith(''.join(failed), '' if honest else 'state: the rounds up to the last')
 
+  def test_a_hook_that_ran_beside_the_code_is_told(self):
+    run = report_runs.read_run(self.run_)._replace(hook='my.code:watch')
+    self.enter_context(mock.patch.object(report_runs, 'read_run', lambda _: run))
+    [found] = [f for f in self._audit().findings if f.name.startswith('ledger: one code made')]
+    self.assertIn('; beside it ran --metrics_hook=my.code:watch, which is no part', found.detail)
+
   def test_from_the_start_where_there_is_one_checkpoint(self):
     folder = self._file('state')
     first, _ = sorted(os.listdir(folder))

@@ -188,6 +188,15 @@ class TaskTest(federated_test_case.FederatedTestCase):
         {protection.NoisySum(1.5, 1.0, 2, 4, mechanism=mechanism, sampling='cyclic')},
     )
 
+  @parameterized.parameters('--training_labels=private', '--client_dp_noise=1')
+  def test_the_server_has_no_images_of_clients_where_privacy_is_claimed(self, claim):
+    # Of the 1437 that may be trained on.
+    public = '--public_dataset=digits', '--public_examples=7'
+    with self.assertRaisesRegex(types.UsageError, '^--public_dataset: 7 of its images are images'):
+      _prepared(claim, *public)[1]()
+    self.assertNotEmpty(_prepared(*public)[1]().algorithm.fields)
+    self.assertNotEmpty(_prepared(claim, '--validation_fraction=0.1')[1]().algorithm.fields)
+
   def test_who_shows_single_clients_without_saying_so_is_refused(self):
     method = f'--method={__name__}:QUIET'
     method_flags = method, '--param=keep=1', '--param=selector=agreement'
@@ -210,7 +219,7 @@ class TaskTest(federated_test_case.FederatedTestCase):
     method = f'--method={__name__}:'
     self.assertNotEmpty(_prepared(method + 'ON_ITS_BASE', '--base=fedadam')[1]().algorithm.fields)
     self.assertNotEmpty(_prepared(method + 'ON_ITS_OWN')[1]().algorithm.fields)
-    with self.assertRaisesRegex(types.UsageError, '^--base=fedadam: .*ON_ITS_OWN takes a base and does'):
+    with self.assertRaisesRegex(types.UsageError, '^--base=fedadam: .*ON_ITS_OWN takes a base an'):
       _prepared(method + 'ON_ITS_OWN', '--base=fedadam')[1]()
 
   def test_a_loss_of_its_own_runs_where_nothing_is_asked_of_it(self):

@@ -2,7 +2,8 @@
 
 An algorithm reaches clients through `Clients` alone, by computations that it lists. It gets what
 they declare that clients send, and public facts: ids, numbers of examples, who is there. It never
-gets their data, nor what they keep.
+gets their data, nor what they keep, but for what measures a simulation (`Algorithm.evaluate`, the
+summaries of its `Report`) and must not go back into rounds.
 """
 
 from __future__ import annotations

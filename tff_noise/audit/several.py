@@ -260,7 +260,7 @@ def _together(known, together, delta):
       blocks.Text(
           f'{_numbers(group).capitalize()} have one seed and so the same cohorts: for these no '
           'protection by sampling is counted. Their reports of an example are one if its client, '
-          'its label and the mechanism are the same.'
+          'its label, the mechanism and the code are the same.'
       )
       for group in several_runs.same_seed(known)
   ]

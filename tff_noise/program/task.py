@@ -24,6 +24,7 @@ from tff_noise.program import client_noise
 from tff_noise.program import noise_secret
 from tff_noise.program import private_labels
 from tff_noise.program import run_config
+from tff_noise.program import server_images
 from tff_noise.program import watched_loss
 
 
@@ -59,6 +60,8 @@ def prepare(
     types.UsageError: If the parameters do not fit the task.
   """
   private = config.training_labels == 'private'
+  if private or config.client_dp_noise:
+    server_images.require_apart(dataset, scene)
   federation = scene_lib.federation(dataset, scene, config.seed)
   if private:
     federation = private_labels.flip(federation, config.label_epsilon, dataset.num_classes)

@@ -35,6 +35,7 @@ class Run(NamedTuple):
     method_parameters: The method's own parameters, by name.
     versions: Version of Python and of each recorded package.
     code: Digest of the code that made the run, '' where it was not recorded.
+    hook: Whose code ran beside it, by `--metrics_hook`; '' for nobody's.
     class_names: Of the data set; () where they were not recorded.
     inputs: Digests of what it was made from, see `program.inputs`; {} where they were not recorded.
     noise: What tells its noise from that of other runs, see `program.noise_secret.name`; '' where
@@ -53,6 +54,7 @@ class Run(NamedTuple):
   method_parameters: Mapping[str, Any]
   versions: Mapping[str, str]
   code: str
+  hook: str
   class_names: Sequence[str]
   inputs: Mapping[str, str]
   noise: str
@@ -108,6 +110,7 @@ def read_run(path: str) -> Run:
       method_parameters=config.get('method_parameters', {}),
       versions=config.get('versions', {}),
       code=str(config.get('code', '')),
+      hook=str(config.get('execution', {}).get('metrics_hook') or ''),
       class_names=tuple(map(str, config.get('class_names', ()))),
       inputs=config.get('inputs', {}),
       noise=str(config.get('noise', '')),
@@ -217,7 +220,7 @@ def _read_config(directory):
   config = run_directory.read_json(path)
   if not isinstance(config, dict) or not isinstance(config.get('flags'), dict):
     raise types.UsageError(f'{path} has no flags; is {directory.path} a run?')
-  for name in ('method_parameters', 'versions', 'inputs'):
+  for name in ('method_parameters', 'versions', 'inputs', 'execution'):
     if not isinstance(config.get(name, {}), dict):
       raise types.UsageError(f'{path} is damaged: {name} is not a mapping')
   return config
