@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import shutil
+import sys
 import tempfile
 from typing import NamedTuple
 from unittest import mock
@@ -43,6 +44,8 @@ from tff_noise.uplink import uplink
 
 # One of your own, package.module:ENTRY; without it, all of the catalog.
 _OWN = os.environ.get('METHOD')
+if _OWN is not None and ':' not in _OWN:
+  sys.exit(f'METHOD has to be package.module:ENTRY, got {_OWN!r}')
 # Bazel's parts have whole methods, each built once; absl, which must not see them, deals out tests.
 _PARTS = int(os.environ.pop('TEST_TOTAL_SHARDS', '1'))
 _PART = int(os.environ.get('TEST_SHARD_INDEX', '0'))

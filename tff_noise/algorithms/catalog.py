@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -157,6 +158,9 @@ _ENTRIES = (
 )
 
 
+_OF_PARAMS = (bool, int, float, str)
+
+
 class _Catalog(dict):
   """Entries by name; one of a user's own is in it by `package.module:ENTRY`."""
 
@@ -172,7 +176,23 @@ class _Catalog(dict):
           f'--method={name} must be a tff_noise.algorithms.catalog.Entry with a name that no other '
           f'method has, got {entry!r}'
       )
+    _check_own(name, entry)
     return entry
+
+
+def _check_own(name, entry):
+  """Tells what else would be an error of Python's, in a place that says nothing of it."""
+  if str(entry.place).count(':') != 1:
+    raise types.UsageError(
+        f'--method={name}: its place has to be package.module:function, got {entry.place!r}'
+    )
+  kind = entry.params
+  frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen
+  if not frozen or any(type(f.default) not in _OF_PARAMS for f in dataclasses.fields(kind)):
+    raise types.UsageError(
+        f'--method={name}: its params have to be a frozen dataclass whose fields have defaults, '
+        'each true or false, a whole number, a number (1.0) or a text'
+    )
 
 
 ALGORITHMS = _Catalog({

@@ -1,0 +1,68 @@
+"""A method of the user's own that is named wrongly is told so, before it is built."""
+
+import dataclasses
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tff_noise import types
+from tff_noise.algorithms import catalog
+
+
+@dataclasses.dataclass(frozen=True)
+class _Params:
+  rate: float = 0.5
+  name: str = 'a'
+
+
+@dataclasses.dataclass
+class _Changeable:
+  rate: float = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithoutDefault:
+  rate: float
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfPairs:
+  pair: tuple[int, int] = (1, 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfNothing:
+  rate: float | None = None
+
+
+RIGHT = catalog.Entry('right', 'of a test', 'none', f'{__name__}:build', _Params)
+NOT_AN_ENTRY = _Params()
+TAKEN = RIGHT._replace(name='gce')
+WITHOUT_FUNCTION = RIGHT._replace(place=__name__)
+CHANGEABLE, WITHOUT_DEFAULT, OF_PAIRS, OF_NOTHING, NO_PARAMS, OF_A_DICT = (
+    RIGHT._replace(params=kind)
+    for kind in (_Changeable, _WithoutDefault, _OfPairs, _OfNothing, None, dict)
+)
+
+
+class OwnTest(parameterized.TestCase):
+
+  def test_right(self):
+    self.assertIs(catalog.ALGORITHMS[f'{__name__}:RIGHT'], RIGHT)
+
+  @parameterized.parameters(
+      ('NOT_AN_ENTRY', 'must be a tff_noise.algorithms.catalog.Entry with a name that no other'),
+      ('TAKEN', 'must be .* with a name that no other method has'),
+      ('WITHOUT_FUNCTION', 'its place has to be package.module:function'),
+      *((name, 'its params have to be a frozen dataclass whose fields have defaults') for name in (
+          'CHANGEABLE', 'WITHOUT_DEFAULT', 'OF_PAIRS', 'OF_NOTHING', 'NO_PARAMS', 'OF_A_DICT'
+      )),
+  )
+  def test_wrong(self, name, message):
+    place = f'{__name__}:{name}'
+    with self.assertRaisesRegex(types.UsageError, f'^--method={place}:? {message}'):
+      catalog.ALGORITHMS[place]  # pylint: disable=pointless-statement
+
+
+if __name__ == '__main__':
+  absltest.main()
