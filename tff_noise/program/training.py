@@ -127,7 +127,7 @@ def run_round(
     raise types.UsageError(
         f"the method's round has to return the next State, found {type(new).__name__}"
     )
-  if new is state and clients.traffic.clients:
+  if new is state and state.models and clients.traffic.clients:
     raise types.UsageError(
         "the method's round returned the state that it was given, though clients trained: return "
         'that of their output'
