@@ -300,7 +300,7 @@ def _own_model(place, build, image_files):
 def _are_initial(network, fresh):
   """Whether all weights that are the same number at first still are; of drawn ones nobody knows."""
   pairs = zip(network.get_weights(), fresh.get_weights(), strict=True)
-  return all(np.ptp(new) or np.array_equal(own, new) for own, new in pairs if new.size)
+  return all(np.ptp(new) or np.array_equal(own, new) for own, new in pairs if new.size > 1)
 
 
 def _first_line(error):
