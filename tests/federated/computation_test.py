@@ -524,20 +524,18 @@ class OptimizerTest(federated_test_case.FederatedTestCase):
       self.assertEqual(kept.own.get('times'), i + 2 if of_method else None)
       self.assertEqual(kept.own.get('number'), 10 * (i + 1) + 200 if of_optimizer else None)
 
-  def test_sum_that_is_not_declared_stays_at_the_client(self):
+  def test_sum_that_is_not_declared_does_not_build(self):
     model = toy.linear_model()
-    result = _train(
-        program.ClientProgram(_first_logit),
-        model=model,
-        optimizer=optimizer.fed_avg(model.weights_type)._replace(
-            client=program.ClientProgram(
-                final=lambda r: program.Sent(sums={'twice': 2 * r.num_examples})
-            )
-        ),
-    )
-    self.assertLen(disclosure.client_to_server_edges(result.next), 5)
-    output = result.next(result.process.initialize(), list(_ONE_AND_FIVE))
-    self.assertNotIn('twice', output.metrics['client_work']['train'])
+    with self.assertRaisesRegex(types.UsageError, r"declares the sums \[\] and sends \['twice'\]"):
+      _train(
+          program.ClientProgram(_first_logit),
+          model=model,
+          optimizer=optimizer.fed_avg(model.weights_type)._replace(
+              client=program.ClientProgram(
+                  final=lambda r: program.Sent(sums={'twice': 2 * r.num_examples})
+              )
+          ),
+      )
 
   def test_diverged_client_does_not_touch_what_others_send(self):
     process = _train(
@@ -591,15 +589,10 @@ class ReportsTest(federated_test_case.FederatedTestCase):
     with self.assertRaisesRegex(disclosure.UndeclaredUplinkError, 'sent, not declared'):
       disclosure.check(result.next, result.fields[:-1])
 
-  def test_what_is_not_declared_stays_at_the_client(self):
-    result = self._train(reports=())
-    self.assertLen(disclosure.client_to_server_edges(result.next), 5)
-    output = result.next(result.process.initialize(), [toy.client(0, [[1, 0]], [0])])
-    self.assertNotIn('reports', output.metrics)
-
-  def test_other_than_declared_does_not_build(self):
-    with self.assertRaisesRegex(disclosure.UndeclaredUplinkError, 'sent, not declared'):
-      self._train(reports=_reporting().reports[:1])
+  @parameterized.parameters(0, 1)
+  def test_other_than_declared_does_not_build(self, declared):
+    with self.assertRaisesRegex(types.UsageError, r"and sends \['steps', 'norm'\]"):
+      self._train(reports=_reporting().reports[:declared])
 
   def test_do_not_change_the_training(self):
     data = [toy.client(0, [[1, 0], [2, 1]], [0, 1]), toy.client(1, [[0, 2]], [1])]
@@ -712,7 +705,7 @@ class VectorsTest(federated_test_case.FederatedTestCase):
             optimizer.ServerOptimizer(lambda: tf.zeros(3), step),
             _VECTORS._replace(
                 reports=(), sums=_VECTORS.sums[:1],
-                final=lambda r: _vectors(r)._replace(reports={}),
+                final=lambda r: program.Sent(sums={'twice': 2 * r.client.own['mean']}),
             ),
         ),
         selector=selectors.reported('first', 2),
@@ -1091,7 +1084,7 @@ class LookTest(federated_test_case.FederatedTestCase):
     self.assertEmpty(disclosure.client_to_server_edges(built.next))
 
   def test_report_that_is_not_declared_does_not_build(self):
-    with self.assertRaises(disclosure.UndeclaredUplinkError):
+    with self.assertRaisesRegex(types.UsageError, r"and sends \['confident'\]"):
       _collect(_RELABELLING._replace(reports=(_CONFIDENT, _CONFIDENT._replace(name='more'))))
 
   def _predict(self, augmented, seed=0, client=0):

@@ -11,6 +11,7 @@ from absl.testing import absltest
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.data import scene as scene_lib
 from tff_noise.federated import computation
+from tff_noise.privacy import costs
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
 from tff_noise.program import ground_truth
@@ -298,7 +299,7 @@ class WriteTest(absltest.TestCase):
       raise OSError('the disk is full')
 
     for module, part in (
-        (summary, 'write_clients'), (ground_truth, 'save_labels'), (ledger, 'to_json'),
+        (summary, 'write_clients'), (ground_truth, 'save_labels'), (costs, 'to_json'),
     ):
       with mock.patch.object(module, part, fail), self.assertRaises(OSError):
         self._write(_judging())
