@@ -391,7 +391,7 @@ class AttackTest(federated_test_case.FederatedTestCase):
     first, _ = sorted(os.listdir(folder))
     os.remove(os.path.join(folder, first))
     [verdict] = [f for f in self._audit().findings if 'end at it' in f.name]
-    self.assertEqual(verdict.detail, 'rounds 1 to 3, to 25% of how far they go')
+    self.assertEqual(verdict.detail, 'rounds 1 to 3, to 50% of how far they go')
     self.assertIs(verdict.verdict, finding.Verdict.PASSED)
     os.remove(os.path.join(folder, sorted(os.listdir(folder))[0]))
     [verdict] = [f for f in self._audit().findings if 'end at it' in f.name]
