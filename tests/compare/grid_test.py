@@ -11,6 +11,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from tff_noise import types
+from tff_noise.algorithms import catalog
 from tff_noise.algorithms import fedcorr
 from tff_noise.compare import grid
 from tff_noise.data import noise
@@ -38,6 +39,10 @@ _CONTENT = {
     ],
     'published': {'FedAvg': {'low': [76.5, 0.9], 'high': [63]}},
 }
+
+
+# It is never built.
+METHOD = catalog.ALGORITHMS['fedavg']._replace(name='mine', place=f'{__name__}:build')
 
 
 class GridTestCase(parameterized.TestCase):
@@ -294,7 +299,7 @@ class FromFlagsTest(parameterized.TestCase):
     self.assertEqual(priors['fedavg'], 'shrinkage')
 
   def test_methods_of_ones_own_have_a_colon_in_their_names(self):
-    name = 'docs.examples.own_method:METHOD'
+    name = f'{__name__}:METHOD'
     grid = self._grid(methods=('fedavg', name, f'{name}:learning_rate=0.5'))
     self.assertEqual(
         {(c.method, c.config.method, c.config.learning_rate) for c in grid.cells},
