@@ -67,6 +67,7 @@ _LOADS_TENSORFLOW = (
     'tff_noise.audit.arms',
     'tff_noise.audit.canaries',
     'tff_noise.audit.computations',
+    'tff_noise.audit.computed_again',
     'tff_noise.audit.labels',
     'tff_noise.audit.first_round',
     'tff_noise.audit.last_rounds',

@@ -158,6 +158,7 @@ _ENTRIES = (
 )
 
 
+# Of values that --param gives.
 _OF_PARAMS = (bool, int, float, str)
 
 

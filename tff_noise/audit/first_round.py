@@ -9,18 +9,16 @@ import math
 import numpy as np
 
 from tff_noise import types
+from tff_noise.audit import computed_again
 from tff_noise.audit import finding
-from tff_noise.data import client_data
 from tff_noise.data import scene as scene_lib
 from tff_noise.federated import evaluation
-from tff_noise.privacy import ledger
 from tff_noise.program import clients as clients_lib
 from tff_noise.program import run_config
 from tff_noise.program import task as task_lib
 from tff_noise.program import training
 from tff_noise.program import training_run
 from tff_noise.report import runs
-from tff_noise.uplink import uplink
 
 _ROUND = 'metrics.csv: the first measured round, computed again by this code, comes to the same'
 # Columns that data decide; nan where nothing was measured.
@@ -80,15 +78,11 @@ def check(
 
 def _row(config, prepared, dataset, scene, rounds):
   """What the last of so many rows of `metrics.csv` has of numbers that data decide."""
-  algorithm, task, federation = prepared.algorithm, prepared.task, prepared.federation
-  book = ledger.Ledger(algorithm.fields, uplink.to_json(algorithm.fields))
-  datasets = client_data.federation_datasets(federation)
-  clients = clients_lib.SimulatedClients(algorithm, task, federation, datasets, book)
-  state = training.initial_state(algorithm, training_run.initial_weights(config, prepared))
-  for _ in range(rounds):
-    state = training.run_round(algorithm, state, clients)
+  algorithm, task = prepared.algorithm, prepared.task
+  clients, state = computed_again.begin(config, prepared)
+  state = computed_again.go_on(algorithm, clients, state, rounds)
   row = {'train_loss': clients.traffic.train_loss, 'rejected': clients.traffic.rejected}
-  own = training.program_state(state, clients, book).own_of_clients
+  own = clients_lib.by_client(clients.own, task.num_clients)
   is_evaluated = training.is_evaluated(algorithm, rounds, config.eval_every)
   models = algorithm.evaluated(state, own) if is_evaluated else []
   for name, evaluate in training_run.evaluations_of(task.model, dataset, scene).items():

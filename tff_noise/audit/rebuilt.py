@@ -80,8 +80,7 @@ def findings(
   if len(run.uplink or []) != len(algorithm.fields):
     return []  # So is that this code sends other values.
   entries = [line.content for line in lines if isinstance(line.content, ledger.Entry)]
-  changes = [line.content.code for line in lines if isinstance(line.content, ledger.CodeChange)]
-  same_code = {seal.code, *changes} == {code_version.digest()}
+  same_code = ledger.codes(lines, seal) == {code_version.digest()}
   replayed = replay.run(algorithm, task, federation, run.uplink, seal)
   states, damaged = [], []
   try:

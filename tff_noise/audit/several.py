@@ -168,15 +168,8 @@ def _known(member, checked):
       member.scene.client_of,
       member.scene.noisy_label,
       _noise(member, checked),
-      _codes(member, checked),
+      ledger.codes(checked.lines, member.seal),
   )
-
-
-def _codes(member, checked):
-  changes = [line.content for line in checked.lines]
-  return frozenset({
-      member.seal.code, *(c.code for c in changes if isinstance(c, ledger.CodeChange))
-  })
 
 
 def _noise(member, checked):
@@ -188,7 +181,8 @@ def _noise(member, checked):
   released = {declared[i] for entry in checked.entries for i in entry.fields}
   if not any(isinstance(p, protection.NoisySum) for p in released):
     return frozenset()
-  return frozenset((member.run.noise, code) for code in _codes(member, checked))
+  codes = ledger.codes(checked.lines, member.seal)
+  return frozenset((member.run.noise, code) for code in codes)
 
 
 def _about(members):

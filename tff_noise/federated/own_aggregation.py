@@ -14,11 +14,6 @@ from tff_noise.uplink import disclosure
 from tff_noise.uplink import operations
 from tff_noise.uplink import uplink
 
-_SUMS = {
-    'federated_sum': uplink.Disclosure.SUM,
-    disclosure.SECURE_SUM: uplink.Disclosure.SECURE_SUM,
-    disclosure.SECURE_MODULAR_SUM: uplink.Disclosure.SECURE_SUM,
-}
 _WEIGHT_TYPE = tff.TensorType(np.float32)
 
 
@@ -66,7 +61,7 @@ def _fields(factory, update_type, name):
     )
   travelling = disclosure.travelling(process.next)
   for edge, _ in travelling:
-    if edge.intrinsic not in _SUMS or edge.bitwidth == 'computed':
+    if edge.intrinsic not in disclosure.SUMS or edge.bitwidth == 'computed':
       raise types.UsageError(
           f'{name} sends values by {edge.intrinsic}, of which nobody can say what the server sees; '
           'only sums can be declared'
@@ -74,7 +69,8 @@ def _fields(factory, update_type, name):
   return tuple(
       uplink.UplinkField(
           f'update, value {i} of {len(travelling)}', edge.type_spec, edge.intrinsic,
-          _SUMS[edge.intrinsic], None, None, f'part of the aggregation of updates by {name}',
+          disclosure.SUMS[edge.intrinsic], None, None,
+          f'part of the aggregation of updates by {name}',
           uplink.num_bytes(type_spec), bitwidth=int(edge.bitwidth) if edge.bitwidth else None,
       )
       for i, (edge, type_spec) in enumerate(travelling, 1)

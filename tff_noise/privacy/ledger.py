@@ -233,6 +233,12 @@ def _is_entry(entry):
   )
 
 
+def codes(lines: Sequence[Line], seal: Seal) -> frozenset[str]:
+  """Returns the digests of all codes that made the run."""
+  changes = (line.content for line in lines)
+  return frozenset({seal.code, *(c.code for c in changes if isinstance(c, CodeChange))})
+
+
 def last_code(lines: Sequence[Line], seal: Seal) -> str:
   """Returns the digest of the code that made the run last."""
   changes = [line.content.code for line in lines if isinstance(line.content, CodeChange)]

@@ -5,7 +5,6 @@ import json
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from tff_noise import params
 from tff_noise import types
@@ -281,7 +280,7 @@ def _own_model(place, build, image_files):
   try:
     json.dumps(described.config)
     keras_model.build_zeros(described)
-    kept = _are_initial(network, tf.keras.Model.from_config(described.config))
+    kept = _are_initial(network, keras_model.build_seeded(described, seed=0))
   except Exception as error:
     raise types.UsageError(
         f'--model={place} cannot be built from its configuration, as clients do '

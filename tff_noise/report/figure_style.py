@@ -196,6 +196,10 @@ def class_axis(
 def grouped(counts: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
   """Adds consecutive classes, the last axis, so that at most `limit` groups are left.
 
+  Args:
+    counts: `[..., K]`.
+    limit: Positive.
+
   Returns:
     int `[..., groups]`, and int `[groups]`, the first class of each.
   """
@@ -205,7 +209,13 @@ def grouped(counts: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def heading(figure: mfigure.Figure, text: str, left_out: int) -> None:
-  """A title for all panels, with what they do not show."""
+  """Gives all panels a title, with what they do not show.
+
+  Args:
+    figure: Is changed.
+    text: The title.
+    left_out: Examples that are not drawn, their true class being unknown.
+  """
   if left_out:
     text += f'\n{left_out:,} more are left out: their true class is unknown'
   figure.suptitle(text, x=0.01, ha='left', fontsize=10, fontweight='bold')

@@ -19,16 +19,14 @@ from tff_noise.uplink import uplink
 SECURE_SUM = 'federated_secure_sum_bitwidth'
 # Its second argument is the modulus, which has to be a power of two.
 SECURE_MODULAR_SUM = 'federated_secure_modular_sum'
-_SUM = 'federated_sum'
 _BROADCAST = 'federated_broadcast'
 
-_SECURE = (uplink.Disclosure.SECURE_SUM, uplink.Disclosure.DP_SECURE_SUM)
-# Who may be said to see single contributions, at the least, by what carries them: with any other
-# intrinsic the server does.
-_HIDDEN_BY = {
-    _SUM: (uplink.Disclosure.SUM,),
-    SECURE_SUM: (uplink.Disclosure.SUM, *_SECURE),
-    SECURE_MODULAR_SUM: (uplink.Disclosure.SUM, *_SECURE),
+# What shows no more of contributions that nothing protects; by any other intrinsic the server has
+# single ones.
+SUMS = {
+    'federated_sum': uplink.Disclosure.SUM,
+    SECURE_SUM: uplink.Disclosure.SECURE_SUM,
+    SECURE_MODULAR_SUM: uplink.Disclosure.SECURE_SUM,
 }
 
 # Intrinsics that move nothing from clients to the server. Everything else counts as a release, so
@@ -169,9 +167,10 @@ def check(computation: tff.Computation, fields: Sequence[uplink.UplinkField]) ->
 
 
 def _require_shown(field):
-  if field.disclosure.shows_single_clients:
+  shown = SUMS.get(field.intrinsic)
+  if field.disclosure.shows_single_clients or (shown and field.disclosure is uplink.Disclosure.SUM):
     return
-  if field.disclosure not in _HIDDEN_BY.get(field.intrinsic, ()):
+  if shown is None or not shown.is_secure_sum:
     raise UndeclaredUplinkError(
         f'{field.name!r} is declared as {field.disclosure.value!r}, and {field.intrinsic} shows '
         'more'
