@@ -18,6 +18,7 @@ from absl.testing import parameterized
 from tests import federated_test_case
 from tff_noise.audit import finding
 from tff_noise.audit import first_round
+from tff_noise.audit import last_rounds
 from tff_noise.audit import rebuilt
 from tff_noise.audit import replay
 from tff_noise.audit import reports
@@ -385,6 +386,35 @@ class AttackTest(federated_test_case.FederatedTestCase):
     self.enter_context(mock.patch.object(report_runs, 'read_run', lambda _: run))
     [found] = [f for f in self._audit().findings if f.name.startswith('ledger: one code made')]
     self.assertIn('; beside it ran --metrics_hook=my.code:watch, which is no part', found.detail)
+
+  def test_what_other_code_comes_to_is_no_evidence(self):
+    def double(header, rows):
+      cell = header.index('train_loss')
+      rows[0][cell] = str(2 * float(rows[0][cell]))
+      return header, rows
+
+    self._change_metrics(double)
+    self._edit_checkpoint('trainable/0', lambda weights: weights + 1)
+    tests = ('metrics.csv: the first measured round', 'state: the rounds up to the last')
+    self._assert_found(self._audit(), *tests)
+    self.enter_context(mock.patch.object(rebuilt.code_version, 'digest', lambda: 'another'))
+    found = [f.verdict for f in self._audit().findings if f.name.startswith(tests)]
+    self.assertEqual(found, [finding.Verdict.NO_EVIDENCE] * 2)
+
+  def test_a_model_that_diverged_ends_where_it_was(self):
+    self._audit()
+    prepared = self.prepared[()]
+    states = replay.load_states(
+        report_runs.read_run(self.run_), prepared.algorithm, prepared.task, prepared.federation
+    )
+    diverged = [
+        s._replace(state=s.state._replace(
+            models=tf.nest.map_structure(lambda w: np.full_like(w, np.nan), s.state.models)
+        )) for s in states
+    ]
+    for last, verdict in ((diverged[-1], 'passed'), (states[-1], 'failed')):
+      found = last_rounds.check(self.config, prepared, [diverged[0], last], True)
+      self.assertEqual(found.verdict.value, verdict)
 
   def test_from_the_start_where_there_is_one_checkpoint(self):
     folder = self._file('state')

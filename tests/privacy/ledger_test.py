@@ -328,6 +328,8 @@ class CodeTest(_Case):
     self.assertEqual(self._kinds(), [1, 2, 3, 4, 'def', 3, 4, 5, 6])
     lines = ledger.read_lines(self.path, uplinks.DECLARED, self._SEAL)
     self.assertEqual(ledger.last_code(lines, self._SEAL), 'def')
+    self.assertEqual(ledger.codes(lines, self._SEAL), {'abc', 'def'})
+    self.assertEqual(ledger.codes(lines[:4], self._SEAL), {'abc'})
 
   def test_without_a_checkpoint(self):
     self._record(self._open('abc'), 2)

@@ -36,6 +36,13 @@ class ReadRunTest(parameterized.TestCase):
     np.testing.assert_array_equal(run.rounds, [1, 2, 3, 4])
     np.testing.assert_array_equal(run.seconds, [2, 0.5, 0.5, 0.5])
 
+  def test_whose_code_ran_beside(self):
+    self.assertEqual(runs.read_run(run_files.write(self.path)).hook, '')
+    for hook, found in ((None, ''), ('my.code:watch', 'my.code:watch')):
+      config = {**run_files.config(), 'execution': {'metrics_hook': hook}}
+      run_files.write_json(os.path.join(self.path, 'config.json'), config)
+      self.assertEqual(runs.read_run(self.path).hook, found)
+
   def test_numbers_texts_and_gaps(self):
     columns = run_files.metrics(
         test_accuracy=['nan', 0.5, 'nan', 0.75], lid=['', 1, 2, ''], stage=[1, 1, 2, 2],
