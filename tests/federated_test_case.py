@@ -5,8 +5,11 @@ from unittest import mock
 
 from absl.testing import parameterized
 
+from tff_noise import loading
 from tff_noise.runtimes import connection
 from tff_noise.runtimes import local
+
+loading.remove_default_context()
 
 
 def unoptimised_graphs() -> contextlib.AbstractContextManager:

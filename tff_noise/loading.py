@@ -23,13 +23,14 @@ def large_modules() -> Iterator[None]:
   try:
     yield
     if 'tensorflow_federated' in sys.modules:
-      _remove_default_context()
+      remove_default_context()
     gc.freeze()
   finally:
     gc.enable()
 
 
-def _remove_default_context():
+def remove_default_context() -> None:
+  """Takes away TFF's default context, which prints an error where it is there at Python's end."""
   import tensorflow_federated as tff
 
   class NoContext(tff.framework.SyncContext):
@@ -37,5 +38,4 @@ def _remove_default_context():
     def invoke(self, comp, arg):
       raise RuntimeError('TFF computations need a runtime: see tff_noise.runtimes')
 
-  # Also because TFF's own prints an error if it is still there when Python ends.
   tff.framework.set_default_context(NoContext())

@@ -383,6 +383,34 @@ class OptimizerTest(federated_test_case.FederatedTestCase):
     with self.assertRaisesRegex(types.UsageError, message):
       local_sgd.build(toy.linear_model(), (mine,), seed=0, training=types.LocalTraining())
 
+  @parameterized.parameters(
+      (program.Sent(sums={'moved': 1}), r"declares 'moved' in its sums, float32 \(\): `final` sends "
+       r'int32 \(\)'),
+      (program.Sent(sums={'moved': np.zeros(2, np.float32)}), r'`final` sends float32 \(2,\)'),
+      (program.Sent(own={'seen': np.float32(1)}, sums={'moved': 1.0}), r"keeps 'seen' as its own, "
+       r'int32 \(\): `final` sends float32 \(\)'),
+      (program.Sent(own={'seen': [1, 2]}, sums={'moved': 1.0}), 'keeps .*: `final` sends no such'),
+      (program.Sent(own={'drift': np.zeros((2, 3), np.float32)}, sums={'moved': 1.0}),
+       r"keeps 'drift' as its own, float32 \(None, 2\): `final` sends float32 \(2, 3\)"),
+  )
+  def test_slips_in_types_are_told(self, sent, message):
+    mine = program.ClientProgram(
+        one_client.cross_entropy, final=lambda _: sent,
+        own={'seen': np.int32(0), 'drift': program.PerExample(np.zeros(2, np.float32))},
+        sums=(uplink.UplinkSum('moved', np.float32, 0, 1, 'a test'),),
+    )
+    with self.assertRaisesRegex(types.UsageError, message):
+      local_sgd.build(toy.linear_model(), (mine,), seed=0, training=types.LocalTraining())
+
+  @parameterized.parameters((3, 3), (200, 100), (-200, -5))
+  def test_sums_are_cut_to_their_bounds_before_they_are_sent(self, value, expected):
+    output = one_client.run(
+        toy.client(0, *one_client.EXAMPLES),
+        sums=(uplink.UplinkSum('sum', np.int32, -5, 100, 'a test'),),
+        final=lambda r: program.Sent(sums={'sum': tf.constant(value)}),
+    )
+    self.assertEqual(output.sums['sum'], expected)
+
   def test_that_adds_nothing_changes_nothing(self):
     training = {'epochs': 2, 'batch_size': 2, 'learning_rate': 0.3, 'momentum': 0.5,
                 'weight_decay': 0.1}

@@ -3,7 +3,6 @@
 import collections
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -69,26 +68,6 @@ class CollectTest(federated_test_case.FederatedTestCase):
     rows = [_row(i, i * 1.1, 0) for i in range(9)]
     first, second = (per_client.in_order(_computation()(rows), np.arange(9)) for _ in range(2))
     np.testing.assert_array_equal(first['score'], second['score'])
-
-
-class BoundedTest(parameterized.TestCase):
-
-  @parameterized.parameters(
-      (51.0, 9, 50.0, 9), (-1e30, -1, -1.0, 0), (np.inf, 2**31 - 1, 50.0, 9), (7.5, 3, 7.5, 3),
-  )
-  def test_values_are_cut_to_their_bounds(self, score, count, cut_score, cut_count):
-    found = per_client.bounded(
-        _REPORTS, {'score': tf.constant(score), 'count': tf.constant(count)}
-    )
-    self.assertEqual((found['score'].numpy(), found['count'].numpy()), (cut_score, cut_count))
-
-  def test_what_says_that_there_is_none_stays(self):
-    found = per_client.bounded(_REPORTS, {'score': tf.constant(np.nan, tf.float32)})
-    self.assertTrue(np.isnan(found['score'].numpy()))
-
-  def test_another_shape_is_a_mistake(self):
-    with self.assertRaises((ValueError, tf.errors.InvalidArgumentError)):
-      per_client.bounded(_REPORTS, {'score': tf.zeros([2])})
 
 
 class FieldsTest(federated_test_case.FederatedTestCase):

@@ -22,6 +22,7 @@ from tff_noise.clients import seeds
 from tff_noise.clients import step_size
 from tff_noise.models import images
 from tff_noise.models import keras_model
+from tff_noise.uplink import bounds
 from tff_noise.uplink import per_client
 from tff_noise.uplink import uplink
 
@@ -401,9 +402,10 @@ def _finish(work, client, trained):
     if sent.weight is not None:
       weight = tf.clip_by_value(sent.weight, 0.0, num_examples)
     own.update(sent.own)
-    sums.update({s.name: keep(tf.ensure_shape(sent.sums[s.name], s.shape)) for s in program.sums})
-    reports.update(per_client.bounded(program.reports, sent.reports))
+    sums.update({s.name: keep(sent.sums[s.name]) for s in program.sums})
+    reports.update(bounds.cut(program.reports, sent.reports))
   own = program_lib.in_order(own)
+  declared = (*(TRAINING_SUMS if trains else ()), *(s for p in work.programs for s in p.sums))
   # What a model that diverged says of the client's own state is not kept either.
   if trains and own:
     own = tf.cond(finite, lambda: own, lambda: program_lib.in_order(client.own))
@@ -414,7 +416,7 @@ def _finish(work, client, trained):
   return uplink.ClientOutput(
       update,
       weight,
-      sums,
+      collections.OrderedDict(bounds.cut(declared, sums)),
       per_client.pack_reports(work.examples, reports),
       uplink.ReturnedState(client.id, own),
   )
@@ -426,20 +428,41 @@ def _require_declared(program, sent, own):
     raise types.UsageError(
         f"a client program's `final` has to return Sent, returned {type(sent).__name__}"
     )
-  declared = {'sums': [s.name for s in program.sums], 'reports': [r.name for r in program.reports]}
-  for what, names in declared.items():
-    found = list(getattr(sent, what))
+  for what, declared in (('sums', program.sums), ('reports', program.reports)):
+    names, found = [d.name for d in declared], list(getattr(sent, what))
     if sorted(found) != sorted(names):
       raise types.UsageError(
           f'a client program declares the {what} {names} and sends {found}: Sent needs a value for '
           'each, and no other'
       )
+    for d in declared:
+      expected = tf.TensorSpec(d.shape, d.dtype)
+      _require_like(f'declares {d.name!r} in its {what}', expected, getattr(sent, what)[d.name])
   unknown = sorted(set(sent.own) - set(own))
   if unknown:
     raise types.UsageError(
         f'a client program keeps {unknown}, of which its `own` says no initial value; it has '
         f'{sorted(own)}'
     )
+  for name, value in sent.own.items():
+    _require_like(f'keeps {name!r} as its own', own[name], value)
+
+
+def _require_like(what, expected, value):
+  """One of another type would be an error of TensorFlow's about what is compiled of it."""
+  try:
+    tf.nest.assert_same_structure(expected, value)
+    leaves = zip(tf.nest.flatten(expected), tf.nest.flatten(value), strict=True)
+    pairs = [(e, tf.convert_to_tensor(v)) for e, v in leaves]
+  except (TypeError, ValueError) as error:
+    reason = ' '.join(str(error).split())
+    raise types.UsageError(f"a client program {what}: `final` sends no such thing: {reason}") from None
+  for e, v in pairs:
+    if e.dtype != v.dtype or not e.shape.is_compatible_with(v.shape):
+      raise types.UsageError(
+          f'a client program {what}, {e.dtype.name} {e.shape}: `final` sends {v.dtype.name} '
+          f'{v.shape}'
+      )
 
 
 def _or_zeros(condition, values):

@@ -65,7 +65,9 @@ def weighted_mean() -> Aggregation:
           ),
       ),
       scalar=lambda _: tff.aggregators.SumFactory(),
-      scalar_fields=lambda s: (_plain_field(s.name, s.type_spec, s.reason),),
+      scalar_fields=lambda s: (
+          _plain_field(s.name, s.type_spec, s.reason, lower=s.lower, upper=s.upper),
+      ),
   )
 
 

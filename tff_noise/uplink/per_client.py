@@ -35,21 +35,6 @@ def pack_reports(examples, reports: Mapping[str, tf.Tensor]):
   return collections.OrderedDict([(CLIENT, examples['client']), *reports.items()])
 
 
-def bounded(
-    reports: tuple[uplink.UplinkReport, ...], values: Mapping[str, tf.Tensor]
-) -> Mapping[str, tf.Tensor]:
-  """Returns a client's values cut to their declared bounds; nan, which says "none", stays."""
-  declared = {r.name: r for r in reports}
-
-  def cut(name, value):
-    if name not in declared:
-      return value
-    r = declared[name]
-    return tf.clip_by_value(tf.ensure_shape(value, r.shape), r.dtype(r.lower), r.dtype(r.upper))
-
-  return {name: cut(name, value) for name, value in values.items()}
-
-
 def stack_type(row_type: tff.StructWithPythonType) -> tff.StructWithPythonType:
   """The TFF type of what `collect` makes of rows of `row_type`."""
   return tff.to_type(

@@ -78,7 +78,7 @@ class UplinkSum(NamedTuple):
   Attributes:
     name: Its key in the client's `sums` and in what comes of the computation.
     dtype: np.float32 or np.int32.
-    lower: Smallest value of any entry of one client's contribution; the secure sum clips to it.
+    lower: Smallest value of any entry of one client's contribution, which is cut to it.
     upper: Largest.
     reason: Why it is needed.
     shape: Of the contribution; `()` for a number.
