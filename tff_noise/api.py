@@ -7,11 +7,14 @@ event loop, TensorFlow and TFF context stay as they are.
 from __future__ import annotations
 
 import importlib.util
+import numbers
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from tff_noise import types
 
@@ -75,8 +78,8 @@ def train(*, verbose: bool = True, **flags: Any) -> TrainedRun:
   if told:
     raise types.UsageError(f'{min(told)} is for the command line: a call makes a run')
   arguments = [
-      f'--{name}={_text(one)}' for name, value in flags.items()
-      for one in _values(value, name in flags_lib.repeated())
+      f'--{name}={one}' for name, value in flags.items()
+      for one in _values(name, value, name in flags_lib.repeated())
   ]
   # Mistakes are told before a process starts.
   config = flags_lib.config_of_command_line(['train', *arguments])
@@ -84,19 +87,28 @@ def train(*, verbose: bool = True, **flags: Any) -> TrainedRun:
   return load(config.path())
 
 
-def _values(value, repeated):
+def _values(name, value, repeated):
   """What a flag is given, once for each; of one that is given once, a list is one text."""
   if value is None:
     return []
   if isinstance(value, Mapping):
-    return [f'{name}={_text(one)}' for name, one in value.items()]
-  if not isinstance(value, list | tuple):
-    return [value]
-  return value if repeated else [','.join(str(_text(one)) for one in value)]
+    return [f'{key}={_text(name, one)}' for key, one in value.items()]
+  # Not the entry of a method, which is a tuple too.
+  if type(value) not in (list, tuple):
+    return [_text(name, value)]
+  texts = [str(_text(name, one)) for one in value]
+  return texts if repeated else [','.join(texts)]
 
 
-def _text(value):
-  return str(value).lower() if isinstance(value, bool) else value
+def _text(name, value):
+  if isinstance(value, bool | np.bool_):
+    return str(value).lower()
+  if not isinstance(value, str | os.PathLike | numbers.Number):
+    raise types.UsageError(
+        f'{name} has to be a text or a number, got a {type(value).__name__}: what is written in '
+        'Python is named, as in method="package.module:METHOD"'
+    )
+  return value
 
 
 def _run(arguments, verbose):

@@ -142,6 +142,11 @@ def named(place: str, flag: str) -> Any:
     types.UsageError: If there is no such module, it cannot be imported, or has no such name.
   """
   module, _, name = place.partition(':')
+  if module == '__main__':
+    raise types.UsageError(
+        f'--{flag}={place} is in the program that is running, which a run cannot import: write it '
+        'into a module, and name that'
+    )
   _look_here()
   try:
     with loading.large_modules():  # It may be the first to load TensorFlow Federated.

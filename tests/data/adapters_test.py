@@ -100,6 +100,8 @@ class AdaptersTest(parameterized.TestCase):
         ([[(image, 0), (image[:1], 1)]], 'one shape'),
         ([[(np.full((2, 2), 7.0), 0)]], r'floats in .0, 1.'),
         ([], 'there are no examples'),
+        ([[(image, 0)], []], 'client 1 has no examples: leave out'),
+        (tf.data.Dataset.range(3), r'found _RangeDataset: of one client, give \[examples\]'),
         ([[({'a': 1.0}, 0)]], 'an array of numbers, found dict: give'),
         ([[(None, 0)]], 'an array of numbers, found NoneType'),
         ([[('a text', 0)]], 'an array of numbers, found str'),

@@ -36,8 +36,8 @@ def write_npz(
     class_names: K names, if they have some.
 
   Raises:
-    types.UsageError: If `path` is no path, `class_names` are no texts, an example is neither,
-      examples have different shapes, or `--dataset=npz` would refuse the file.
+    types.UsageError: If `path` is no path, `class_names` are no texts, an example is neither, a
+      client has none, examples have different shapes, or `--dataset=npz` would refuse the file.
   """
   path = _path(path)
   names = _names(class_names)
@@ -48,6 +48,8 @@ def write_npz(
       xs.append(image)
       ys.append(label)
       owners.append(number)
+    if number not in owners[-1:]:
+      raise types.UsageError(f'client {number} has no examples: leave out those that have none')
   arrays = {'x': _stacked(xs), 'y': np.array(ys), 'client': np.array(owners)}
   if test is not None:
     several = _by_client(test) if hasattr(test, 'client_ids') else [test]
@@ -103,10 +105,10 @@ def _by_client(clients):
   """The examples of each client in turn."""
   if hasattr(clients, 'create_tf_dataset_for_client'):
     return (clients.create_tf_dataset_for_client(name) for name in clients.client_ids)
-  if not isinstance(clients, Iterable):
+  if not isinstance(clients, Iterable) or hasattr(clients, 'as_numpy_iterator'):
     raise types.UsageError(
         'clients must be a ClientData, or a list or mapping with the examples of each, found '
-        f'{type(clients).__name__}'
+        f'{type(clients).__name__}: of one client, give [examples]'
     )
   return clients.values() if isinstance(clients, Mapping) else clients
 
@@ -131,7 +133,7 @@ def _pair(example, x, y):
     what = ', '.join(map(str, example)) if isinstance(example, Mapping) else type(example).__name__
     raise types.UsageError(
         f'an example must be a pair of image and label, or a mapping with {x!r} and {y!r} (name '
-        f'others by x= and y=), found {what}'
+        f'others by x= and y=; of arrays, give zip(images, labels)), found {what}'
     ) from error
   if np.ndim(label):
     raise types.UsageError(
