@@ -384,11 +384,11 @@ class OptimizerTest(federated_test_case.FederatedTestCase):
       local_sgd.build(toy.linear_model(), (mine,), seed=0, training=types.LocalTraining())
 
   @parameterized.parameters(
-      (program.Sent(sums={'moved': 1}), r"declares 'moved' in its sums, float32 \(\): `final` sends "
-       r'int32 \(\)'),
+      (program.Sent(sums={'moved': 1}),
+       r"declares 'moved' in its sums, float32 \(\): `final` sends int32 \(\)"),
       (program.Sent(sums={'moved': np.zeros(2, np.float32)}), r'`final` sends float32 \(2,\)'),
-      (program.Sent(own={'seen': np.float32(1)}, sums={'moved': 1.0}), r"keeps 'seen' as its own, "
-       r'int32 \(\): `final` sends float32 \(\)'),
+      (program.Sent(own={'seen': np.float32(1)}, sums={'moved': 1.0}),
+       r"keeps 'seen' as its own, int32 \(\): `final` sends float32 \(\)"),
       (program.Sent(own={'seen': [1, 2]}, sums={'moved': 1.0}), 'keeps .*: `final` sends no such'),
       (program.Sent(own={'drift': np.zeros((2, 3), np.float32)}, sums={'moved': 1.0}),
        r"keeps 'drift' as its own, float32 \(None, 2\): `final` sends float32 \(2, 3\)"),

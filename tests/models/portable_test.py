@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -10,6 +11,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from tests import federated_test_case
+from tff_noise import types
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
 from tff_noise.models import portable
@@ -52,6 +54,13 @@ def _expected(model, trained, pixels):
   return tf.nn.softmax(logits).numpy()
 
 
+@tf.keras.saving.register_keras_serializable(package='portable_test')
+class _Doubled(tf.keras.layers.Layer):
+
+  def call(self, x):
+    return 2 * x
+
+
 class PortableTest(federated_test_case.FederatedTestCase):
 
   @parameterized.parameters(('mlp', 'group'), ('cnn', 'batch'), ('vit_tiny', 'group'))
@@ -84,6 +93,24 @@ class PortableTest(federated_test_case.FederatedTestCase):
         built(_pixels()), _expected(model, trained, _pixels()), rtol=1e-4, atol=1e-6
     )
     self.assertLen(built.weights, len(trained.trainable) - 1)
+
+  def test_a_layer_of_the_users_own_is_found_named_and_no_stock(self):
+    raw = tf.keras.Input((8, 8, 1), dtype=tf.uint8)
+    x = _Doubled()(tf.keras.layers.Flatten()(tf.keras.layers.Rescaling(1 / 255)(raw)))
+    network = tf.keras.Model(raw, [tf.keras.layers.Dense(4)(x), x])
+    model = keras_model.from_keras(network)
+    trained = _trained(model)
+    self.assertEqual(portable.own_layers(trained), {f'{__name__}:_Doubled'})
+    built = portable.build(trained)
+    self.assertFalse(portable.is_stock(built))
+    np.testing.assert_allclose(
+        built(_pixels()), _expected(model, trained, _pixels()), rtol=1e-4, atol=1e-5
+    )
+    stock = _trained(keras_model.from_keras(architectures.MODELS['vit_tiny']((8, 8, 1), 4)))
+    self.assertEmpty(portable.own_layers(stock))
+    with mock.patch.object(tf.keras.saving, 'get_registered_object', lambda name: None):
+      with self.assertRaisesRegex(types.UsageError, 'a layer .*:_Doubled, which is not registered'):
+        portable.build(trained)
 
   def test_loads_where_this_package_is_not(self):
     model = keras_model.from_keras(architectures.mlp((8, 8, 1), 4))

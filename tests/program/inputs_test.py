@@ -169,6 +169,20 @@ class InputsTest(absltest.TestCase):
     # An audit is no place to be told how a ledger is removed.
     self.assertNotIn('--overwrite', str(caught.exception))
 
+  def test_data_and_the_code_of_a_model_are_checked_apart(self):
+    run = run_directory.RunDirectory(self.create_tempdir().full_path)
+    code = {'--method (own.py)': '0' * 16, '--model (net.py)': '0' * 16}
+    then = {**inputs.recorded(_config(), _dataset()), **code}
+    run_directory.write_json(run.file('config.json'), {'inputs': then})
+    with self.assertRaisesRegex(types.UsageError, r'made from other --method \(own.py\), --model'):
+      inputs.check(run, inputs.recorded(_config(), _dataset()))
+    with self.assertRaisesRegex(types.UsageError, r'other --model \(net.py\): .* the SavedModel'):
+      inputs.check_model(run, _config())
+    inputs.check_data(run, _dataset())
+    for other in ({'test_y': np.array([0], np.int32)}, {'client': np.array([0, 1])}):
+      with self.assertRaisesRegex(types.UsageError, 'made from other (test labels|owners): bring'):
+        inputs.check_data(run, _dataset(**other))
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -678,7 +678,7 @@ class BaseTest(parameterized.TestCase):
       ({'base': 'median'}, "--base=median shows the server each client's model, .*--allow_per"),
       ({'method': 'clipfl'}, "clipfl shows the server each client's model"),
       ({'method': 'fedprox', 'base': 'fedavg'},
-       '--base cannot be given with --method=fedprox, .*, only with clipfl, .* say takes_base=True'),
+       '--base cannot be given with --method=fedprox, .* only with clipfl, .* takes_base=True'),
   )
   def test_mistakes(self, flags, message):
     with self.assertRaisesRegex(types.UsageError, '^' + message):

@@ -456,7 +456,9 @@ def _require_like(what, expected, value):
     pairs = [(e, tf.convert_to_tensor(v)) for e, v in leaves]
   except (TypeError, ValueError) as error:
     reason = ' '.join(str(error).split())
-    raise types.UsageError(f"a client program {what}: `final` sends no such thing: {reason}") from None
+    raise types.UsageError(
+        f'a client program {what}: `final` sends no such thing: {reason}'
+    ) from None
   for e, v in pairs:
     if e.dtype != v.dtype or not e.shape.is_compatible_with(v.shape):
       raise types.UsageError(

@@ -56,7 +56,7 @@ def load(run: runs.Run, source: Source) -> tuple[types.Dataset, types.Examples]:
   config = flags.config_of_run(run.flags)
   if source.dataset is None:
     dataset = data_lib.load_dataset(config)
-    inputs.check(run_directory.RunDirectory(run.path), inputs.digests(config, dataset))
+    inputs.check_data(run_directory.RunDirectory(run.path), dataset)
   else:
     spec = sources.DataSpec(source.dataset, source.data_dir, '', config.image_size)
     dataset = sources.load(spec)

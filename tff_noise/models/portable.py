@@ -1,13 +1,17 @@
 """Trained models for those who have not this package: Keras's own layers, probabilities out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from tff_noise import types
 from tff_noise.models import group_norm
 from tff_noise.models import keras_model
+
+# Whose layers are there without an import of the user's.
+_KNOWN = ('keras', 'tff_noise')
 
 
 class Trained(NamedTuple):
@@ -43,7 +47,16 @@ def build(trained: Trained) -> tf.keras.Model:
   and what lies beside a network for its training is left out. Only the vision transformer has
   layers of its own, which `tf.keras.models.load_model` does not know without this package; as a
   SavedModel it needs none.
+
+  Raises:
+    types.UsageError: If a layer of the user's own is not registered with Keras.
   """
+  for place, registered in _own_layers(trained.config):
+    if tf.keras.saving.get_registered_object(registered) is None:
+      raise types.UsageError(
+          f'the model has a layer {place}, which is not registered with Keras where that is '
+          'imported: register it at the top of its file, or load the SavedModel, which needs none'
+      )
   network = keras_model.build_zeros_of(trained.config)
   for variables, values in (
       (network.trainable_variables, trained.trainable),
@@ -91,4 +104,25 @@ def _probabilities(combination, logits):
 def is_stock(model: tf.keras.Model) -> bool:
   """Returns whether all layers are Keras's own."""
   layers = model._flatten_layers()  # pylint: disable=protected-access
-  return not any(type(layer).__module__.startswith('tff_noise') for layer in layers)
+  return all(type(layer).__module__.startswith('keras.') for layer in layers)
+
+
+def own_layers(trained: Trained) -> set[str]:
+  """Returns where layers are written that are neither Keras's nor of this package.
+
+  Returns:
+    Of each, `package.module:Class`.
+  """
+  return {place for place, _ in _own_layers(trained.config)}
+
+
+def _own_layers(part) -> Iterator[tuple[str, str]]:
+  """Their places, and the names by which Keras knows them, anywhere in a configuration."""
+  if isinstance(part, dict):
+    registered = part.get('registered_name')
+    if registered and part.get('module') and part['module'].partition('.')[0] not in _KNOWN:
+      yield f'{part["module"]}:{part["class_name"]}', registered
+    part = list(part.values())
+  if isinstance(part, list):
+    for one in part:
+      yield from _own_layers(one)

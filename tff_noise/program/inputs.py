@@ -37,6 +37,24 @@ def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, s
   Returns:
     16 hexadecimal digits each; '' where a flag names what is no file. What there is not has none.
   """
+  return {**of_data(dataset), **of_files(config)}
+
+
+def of_files(config: run_config.RunConfig) -> dict[str, str]:
+  """Returns the digests of the files that flags name, code of the user's own among them."""
+  files = {name: _paths(getattr(config, name)) for name in _FILES}
+  # Code that the digest of this package's does not cover.
+  named = {n: getattr(config, n) for n in ('method', 'model', 'aggregation')}
+  own = {name: place for name, place in named.items() if ':' in place}
+  for flag in ('param', 'base_param'):
+    own |= {f'{flag}={p}': p for p in own_code.places(getattr(config, flag))}
+  for name, place in own.items():
+    files |= _by_name(name, own_code.sources_of(place))
+  return {f'--{name}': _of_files(paths) for name, paths in files.items() if paths is not None}
+
+
+def of_data(dataset: types.Dataset) -> dict[str, str]:
+  """Returns the digests of the data alone."""
   validation = dataset.validation or types.Examples(None, None)
   parts = {
       'training images': dataset.train_x,
@@ -49,17 +67,7 @@ def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, s
       'validation labels': validation.y,
       'public images': dataset.public,
   }
-  found = {name: _of_array(values) for name, values in parts.items() if values is not None}
-  files = {name: _paths(getattr(config, name)) for name in _FILES}
-  # Code that the digest of this package's does not cover.
-  named = {n: getattr(config, n) for n in ('method', 'model', 'aggregation')}
-  own = {name: place for name, place in named.items() if ':' in place}
-  for flag in ('param', 'base_param'):
-    own |= {f'{flag}={p}': p for p in own_code.places(getattr(config, flag))}
-  for name, place in own.items():
-    files |= _by_name(name, own_code.sources_of(place))
-  in_files = {f'--{name}': _of_files(paths) for name, paths in files.items() if paths is not None}
-  return {**found, **in_files}
+  return {name: _of_array(values) for name, values in parts.items() if values is not None}
 
 
 def recorded(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, str]:
@@ -85,8 +93,31 @@ def check(run: run_directory.RunDirectory, now: Mapping[str, str], otherwise: st
     now: From `recorded`, or `digests`.
     otherwise: What else than bringing them back can be done.
   """
-  # Runs of earlier versions have none recorded.
-  then = run_directory.read_json(run.file('config.json')).get('inputs', now)
+  _require_same(run, _recorded_by(run, now), now, otherwise)
+
+
+def check_data(run: run_directory.RunDirectory, dataset: types.Dataset) -> None:
+  """As `check`, of the data alone."""
+  now = of_data(dataset)
+  then = {name: d for name, d in _recorded_by(run, now).items() if not name.startswith('--')}
+  _require_same(run, then, now, '')
+
+
+def check_model(run: run_directory.RunDirectory, config: run_config.RunConfig) -> None:
+  """As `check`, of the code alone in which the user's own model is written."""
+  then, now = (
+      {name: digest for name, digest in found.items() if name.startswith('--model ')}
+      for found in (_recorded_by(run, of_files(config)), of_files(config))
+  )
+  _require_same(run, then, now, ', or load the SavedModel in its models/, which needs no code')
+
+
+def _recorded_by(run, now):
+  """Runs of earlier versions have none recorded."""
+  return run_directory.read_json(run.file('config.json')).get('inputs', now)
+
+
+def _require_same(run, then, now, otherwise):
   kept = {'class names', *(f'--{name}' for name in _OF_SCENE)}.difference(then.keys() & now.keys())
   changed = [n for n in {**then, **now} if then.get(n) != now.get(n) and n not in kept]
   if changed:

@@ -388,8 +388,8 @@ class RunConfig:
     if not catalog.ALGORITHMS[self.method].takes_base:
       able = ', '.join(name for name, m in catalog.ALGORITHMS.items() if m.takes_base)
       raise types.UsageError(
-          f'--base cannot be given with --method={self.method}, which brings its own optimizer, only '
-          f'with {able}, and with entries of your own that say takes_base=True'
+          f'--base cannot be given with --method={self.method}, which brings its own optimizer, '
+          f'only with {able}, and with entries of your own that say takes_base=True'
       )
     return params_lib.parse(
         self.base, optimizers.OPTIMIZERS[self.base].params, self.base_param, '--base_param'
