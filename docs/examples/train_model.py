@@ -154,4 +154,6 @@ def main(folder: str) -> float:
 
 
 if __name__ == '__main__':
+  if len(sys.argv) != 2:
+    sys.exit('give a folder for what comes of it, as in the docstring')
   main(sys.argv[1])

@@ -70,8 +70,8 @@ class ApiTest(absltest.TestCase):
         ({'method': 'gce', 'param': {'q': 'much'}}, '^--param: q must be a number'),
         # A list of what has commas between on the command line.
         ({'workers': ['a:1', 'b:2']}, "empty with --runtime=local, got .*'a:1', 'b:2'"),
-        ({'method': own_method.METHOD}, '^method has to be a text or a number, got a Entry: what is'),
-        ({'model': '__main__:network'}, '^--model=__main__:network is in the program that is running'),
+        ({'method': own_method.METHOD}, '^method has to be a text or a number, got a Entry: what'),
+        ({'model': '__main__:network'}, '^--model=__main__:network is in the program that is runn'),
         ({'list_methods': True}, '^list_methods is for the command line'),
     ):
       with self.assertRaisesRegex(types.UsageError, message):

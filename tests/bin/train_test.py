@@ -358,6 +358,7 @@ class DataTest(absltest.TestCase):
         '--learning_rate=1e-30', '--eval_every=2',
     )
     self.assertIn(f'layers from {weights}', err)
+    self.assertNotIn('--noise', err)
     first, last = self._rows('metrics.csv')
     for column in ('test_accuracy', 'test_loss', 'validation_accuracy', 'validation_loss'):
       self.assertEqual(first[column], 'nan')
@@ -388,12 +389,13 @@ class DataTest(absltest.TestCase):
     _write_images(os.path.join(self.folder, 'data', 'train'), classes, 12, (20, 13))
     _write_images(os.path.join(self.folder, 'data', 'test'), classes, 4, (9, 30))
     _write_images(os.path.join(self.folder, 'validation'), classes[:2], 3, (16, 16))
-    out, _ = self._train(
+    out, err = self._train(
         '--dataset=image_folder', f'--data_dir={self.folder}/data', '--model=cnn',
         '--image_size=16', f'--validation_dir={self.folder}/validation', '--clients=4',
         '--partition=dirichlet', '--noise=pairflip', '--noise_rate=0.2', '--local_epochs=1',
         '--augmentation=crop_flip', '--label_smoothing=0.1', '--temperature=10',
     )
+    self.assertIn('--noise=pairflip makes labels of --data_dir wrong', err)
     for row in self._rows('metrics.csv'):
       for column in ('test_accuracy', 'validation_accuracy'):
         self.assertBetween(float(row[column]), 0, 1)

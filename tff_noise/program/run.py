@@ -55,8 +55,18 @@ def run(config: run_config.RunConfig) -> None:
   else:
     for note in scene.notes:
       print(f'scene: {note}', file=sys.stderr)
+    _say_noise(config)
     _prepare_and_train(config, dataset, scene, directory)
   print(summary.text(directory))
+
+
+def _say_noise(config):
+  """Of data of one's own, whose labels may be wrong as they are."""
+  if config.dataset in ('npz', 'image_folder') and config.noise not in ('none', 'human'):
+    print(
+        f'scene: --noise={config.noise} makes labels of --data_dir wrong, on top of what they are; '
+        '--noise=none leaves them', file=sys.stderr,
+    )
 
 
 def _prepare_and_train(config, dataset, scene, directory):
