@@ -72,11 +72,11 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_noise import rng
 from tff_noise import types
 from tff_noise.algorithms import algorithm
+from tff_noise.algorithms import averaged_model
 from tff_noise.algorithms import parameters
 from tff_noise.clients import loops
 from tff_noise.clients import mixup
@@ -84,7 +84,6 @@ from tff_noise.clients import program
 from tff_noise.clients import seeds
 from tff_noise.federated import computation
 from tff_noise.federated import task as task_lib
-from tff_noise.models import keras_model
 from tff_noise.models import losses
 from tff_noise.uplink import uplink
 
@@ -338,7 +337,7 @@ def client(
       PRIOR: first_prior(), TABLE: first_table(num_classes), SHARPNESS: np.float32(1)
   }
   if p.average:
-    receives[AVERAGED] = _zeros(task.model)
+    receives[AVERAGED] = averaged_model.zeros(task.model)
   return program.ClientProgram(
       loss=loss,
       columns=columns,
@@ -347,13 +346,6 @@ def client(
       receives=receives,
       sums=_sums(num_classes, most_examples) if tallies else (),
   )
-
-
-def _zeros(model: keras_model.KerasModel) -> tff.learning.models.ModelWeights:
-  return tff.learning.models.ModelWeights(*(
-      [np.zeros(t.shape, t.dtype) for t in tensors]
-      for tensors in (model.weights_type.trainable, model.weights_type.non_trainable)
-  ))
 
 
 def _sums(num_classes, most_examples):
@@ -449,20 +441,6 @@ def mean_rate(posteriors: np.ndarray) -> float:
   return float(posteriors @ RATES / posteriors.sum())
 
 
-def averaged(
-    mean: tff.learning.models.ModelWeights,
-    weights: tff.learning.models.ModelWeights,
-    share: float,
-    round_num: int,
-) -> tff.learning.models.ModelWeights:
-  """Returns theta after round t, `b theta + (1 - b) w` with `b = min(share, t / (t + 4))`."""
-  b = min(share, round_num / (round_num + 4))
-  return tf.nest.map_structure(
-      lambda old, new: (b * np.asarray(old) + (1 - b) * np.asarray(new)).astype(new.dtype),
-      mean, weights,
-  )
-
-
 def warm_up_rounds(task: task_lib.Task, p: parameters.FedTallyParams) -> int:
   """Returns in how many rounds labels are left as they are."""
   return round(p.warm_up_share * task.rounds)
@@ -490,7 +468,9 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
     t = state.round_num + 1
     if p.average:
       mean = first if t == 1 else state.received[AVERAGED]
-      state = state.send(**{AVERAGED: averaged(mean, state.weights, p.average, t)})
+      state = state.send(
+          **{AVERAGED: averaged_model.next_mean(mean, state.weights, p.average, t)}
+      )
     return counted(state, output.sums, t) if tallies and output.sums else state
 
   def counted(state, sums, t):

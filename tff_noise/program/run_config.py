@@ -95,6 +95,7 @@ class RunConfig:
   weights: str | None
   rounds: int
   early_stopping: int
+  average_models: float
   clients_per_round: int
   client_sampling: str
   arrivals: str | None
@@ -186,6 +187,7 @@ class RunConfig:
           '--aggregation of your own cannot be given with client DP, which aggregates by itself'
       )
     self._require('early_stopping', self.early_stopping >= 0, 'at least 0')
+    self._require('average_models', 0 <= self.average_models < 1, 'at least 0 and below 1')
     if self.early_stopping and (multiplier or target is not None):
       raise types.UsageError(
           '--early_stopping cannot be given with client DP, whose cost has to be known before a '

@@ -9,6 +9,7 @@ import numpy as np
 from tff_noise import params
 from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
+from tff_noise.algorithms import averaged_model
 from tff_noise.algorithms import catalog
 from tff_noise.data import scene as scene_lib
 from tff_noise.federated import aggregation
@@ -66,6 +67,8 @@ def prepare(
     federation = private_labels.flip(federation, config.label_epsilon, dataset.num_classes)
   task = build(config, dataset, federation, scene_lib.validation(dataset, scene), system_key)
   algorithm = _algorithm(config, task)
+  if config.average_models:
+    algorithm = averaged_model.of(algorithm, task.model, config.average_models)
   claims.check(config.method, algorithm, task)
   stages = sum(bool(rounds) for rounds in algorithm.stages.values())
   noisy = [c.name for c in algorithm.used if c.is_noisy]
