@@ -23,8 +23,8 @@ from tff_noise.algorithms import fedcorr
 from tff_noise.algorithms import fedcorr_params
 from tff_noise.algorithms import feddpcont
 from tff_noise.algorithms import parameters
-from tff_noise.federated import computation
 from tff_noise.federated import label_histogram
+from tff_noise.federated import processes
 from tff_noise.federated import task as task_lib
 from tff_noise.optimizers import catalog as optimizers
 from tff_noise.privacy import estimator
@@ -319,7 +319,7 @@ class EveryOptimizerTest(_TestCase):
     for c in ran.algorithm.computations:
       disclosure.check(c.next, c.fields)
     (train,) = [c for c in ran.algorithm.computations if c.optimizer is not None]
-    kept = isinstance(train.process, computation.StatefulProcess)
+    kept = isinstance(train.process, processes.StatefulProcess)
     self.assertEqual(bool(ran.states[-1].own), kept)
     for states in ran.states[-1].own.values():
       self.assertLen(states, len(_SIZES))

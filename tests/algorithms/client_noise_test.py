@@ -16,8 +16,8 @@ from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.data import client_data
 from tff_noise.federated import aggregation
-from tff_noise.federated import computation
 from tff_noise.federated import gaussian_sum
+from tff_noise.federated import processes
 from tff_noise.federated import task as task_lib
 from tff_noise.federated import tree_sum
 from tff_noise.optimizers import catalog as optimizers
@@ -320,7 +320,7 @@ class RunTest(federated_test_case.FederatedTestCase):
       nobody, everybody = train.next(state, []), train.next(state, data)
     else:
       given = [train.initial_input(client.y) for client in _federation().clients]
-      nobody = computation.without_clients(train.next)(state, [], [])
+      nobody = processes.without_clients(train.next)(state, [], [])
       everybody = train.next(state, data, given)
     moved = [
         [new - old for new, old in zip(

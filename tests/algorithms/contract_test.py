@@ -28,8 +28,8 @@ from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.audit import replay
 from tff_noise.federated import aggregation
-from tff_noise.federated import computation
 from tff_noise.federated import evaluation
+from tff_noise.federated import processes
 from tff_noise.optimizers import catalog as optimizers
 from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import ledger
@@ -433,8 +433,8 @@ class ContractTest(federated_test_case.FederatedTestCase):
   def test_stateless_training_is_a_learning_process(self, name):
     for c in _build(name).algorithm.computations:
       if c.optimizer is None:
-        self.assertIsInstance(c.process, computation.Collection)
-      elif isinstance(c.process, computation.StatefulProcess):
+        self.assertIsInstance(c.process, processes.Collection)
+      elif isinstance(c.process, processes.StatefulProcess):
         self.assertTrue(
             c.declared.own or c.declared.messages or c.process.server_data_type is not None
         )

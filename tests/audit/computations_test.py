@@ -14,6 +14,7 @@ from tff_noise.audit import computations
 from tff_noise.audit import finding
 from tff_noise.federated import computation
 from tff_noise.federated import label_histogram
+from tff_noise.federated import processes
 from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import protection
 from tff_noise.uplink import uplink
@@ -32,7 +33,7 @@ def _labels():
 
 def _computation(process):
   """Of this process, with what label communication declares."""
-  return computation.Computation('labels', computation.Collection(process), _labels()[1])
+  return computation.Computation('labels', processes.Collection(process), _labels()[1])
 
 
 def _algorithm(process):

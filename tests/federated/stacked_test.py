@@ -17,6 +17,7 @@ from tff_noise.clients import program
 from tff_noise.federated import aggregation
 from tff_noise.federated import computation
 from tff_noise.federated import optimizer
+from tff_noise.federated import processes
 from tff_noise.federated import stacked
 from tff_noise.federated import task as task_lib
 from tff_noise.optimizers import catalog
@@ -428,7 +429,7 @@ class SelectedRoundTest(federated_test_case.FederatedTestCase):
     )
     built = _build(selector=selector)
     process, nothing = built.process, built.initial_input(np.zeros(0, np.int32))
-    self.assertIsInstance(process, computation.StatefulProcess)
+    self.assertIsInstance(process, processes.StatefulProcess)
     self.assertEqual(process.server_data_type, server_data_type)
     norms = [np.abs(rounds.train(np.zeros((2, 2)), c, 3)).sum() for c in _UNEQUAL]
     for best in range(3):

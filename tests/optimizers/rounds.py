@@ -8,6 +8,7 @@ from tff_noise.algorithms import plain
 from tff_noise.clients import program as program_lib
 from tff_noise.federated import aggregation as aggregation_lib
 from tff_noise.federated import computation
+from tff_noise.federated import processes
 from tff_noise.federated import task as task_lib
 from tff_noise.optimizers import catalog
 from tff_noise.uplink import uplink
@@ -63,7 +64,7 @@ class Federation:
     """
     cohort = cohort or range(len(self.clients))
     data = [toy.client(c, *self.clients[c]) for c in cohort]
-    if isinstance(self.process, computation.StatefulProcess):
+    if isinstance(self.process, processes.StatefulProcess):
       local = [uplink.ClientInput(self.kept[c], program_lib.in_order({})) for c in cohort]
       output = self.process.next(self.state, data, local)
       for c, own in uplink.by_client(output.local, cohort).items():

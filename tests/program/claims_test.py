@@ -18,6 +18,7 @@ from tff_noise.audit import reports
 from tff_noise.federated import aggregation
 from tff_noise.federated import computation
 from tff_noise.federated import label_histogram
+from tff_noise.federated import processes
 from tff_noise.federated import task as task_lib
 from tff_noise.privacy import protection
 from tff_noise.program import claims
@@ -94,7 +95,7 @@ class ClaimsTest(parameterized.TestCase):
       return collections.OrderedDict(sum=asked.next(data), local=tff.federated_map(kept, data))
 
     algorithm = _fed_avg(task)._replace(
-        computations=(asked._replace(process=computation.Collection(shows)),)
+        computations=(asked._replace(process=processes.Collection(shows)),)
     )
     disclosure.check(shows, asked.fields)
     self._assert_refused(algorithm, task, 'is not label_histogram.of_task, the only')
@@ -251,7 +252,7 @@ class CountedTest(federated_test_case.FederatedTestCase):
     plain, _ = label_histogram.build_label_histogram(
         2, max_count=max(_SIZES), max_clients=len(_SIZES), mechanism=None, protection=None
     )
-    forged = asked._replace(process=computation.Collection(plain))
+    forged = asked._replace(process=processes.Collection(plain))
     disclosure.check(forged.next, forged.fields)
     found = reports.counted(forged, task, toy.two_corners(_SIZES))
     self.assertEqual(found.verdict.value, 'failed')

@@ -21,6 +21,7 @@ from tff_noise.federated import aggregation
 from tff_noise.federated import computation
 from tff_noise.federated import label_histogram
 from tff_noise.federated import optimizer
+from tff_noise.federated import processes
 from tff_noise.federated import stacked
 from tff_noise.federated import task as task_lib
 from tff_noise.privacy import costs as costs_lib
@@ -102,7 +103,7 @@ class _Computed:
         finalizer='stepped',
     )
     metrics = {'client_work': {'train': computation.mean_loss(sums)}, 'reports': reports}
-    return computation.StatefulOutput(after, metrics, returned)
+    return processes.StatefulOutput(after, metrics, returned)
 
 
 def _look(name='look', **parts):
@@ -112,7 +113,7 @@ def _look(name='look', **parts):
   declared = program.declared((program.ClientProgram(**parts),))
   fields = (_field(f'{name}, a sum', 3), _field(f'{name}, another'))
   return computation.Computation(
-      name, computation.Collection(computed), fields, declared, broadcast_bytes=11
+      name, processes.Collection(computed), fields, declared, broadcast_bytes=11
   ), computed
 
 
@@ -123,7 +124,7 @@ def _train(name='train', sampler=None, server_data=None, **parts):
       program.ClientProgram(**p) for p in ({'own': _OWN, **parts}, {'own': _DRIFT})
   )
   first = tff.learning.templates.LearningAlgorithmState((), (), (), 'averages', ())
-  process = computation.StatefulProcess(
+  process = processes.StatefulProcess(
       lambda: first, computed, None, None, None, None, None,
       server_data and tff.TensorType(np.int32),
   )
@@ -570,7 +571,7 @@ class TrafficTest(absltest.TestCase):
     labels, computed = _look('labels')
     labels = labels._replace(
         declared=program.declared(()), on_labels=True, sends_model=False, broadcast_bytes=0,
-        process=computation.Collection(lambda data: computed.calls.append(data) or [8, 7]),
+        process=processes.Collection(lambda data: computed.calls.append(data) or [8, 7]),
     )
     clients, _ = _clients(look, train, labels)
     sums = clients.run(labels, _STATE, clients.everybody).sums

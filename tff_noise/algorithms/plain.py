@@ -26,7 +26,7 @@ def build_process(task: task_lib.Task) -> computation.Computation:
 
   `next` is `(<state=S@SERVER, data={D*}@CLIENTS> -> <state=S@SERVER, metrics=M@SERVER>)`, D* being
   the type of `client_data.client_dataset`. An optimizer whose clients keep something makes it a
-  `computation.StatefulProcess`. FedAvg equals `tff.learning.algorithms.build_weighted_fed_avg` on
+  `processes.StatefulProcess`. FedAvg equals `tff.learning.algorithms.build_weighted_fed_avg` on
   the same batches.
   """
   return computation.train('a round of train', task, client(task.training))

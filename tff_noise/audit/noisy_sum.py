@@ -24,6 +24,7 @@ from tff_noise.data import client_data
 from tff_noise.federated import aggregation
 from tff_noise.federated import computation as computation_lib
 from tff_noise.federated import optimizer as optimizer_lib
+from tff_noise.federated import processes
 from tff_noise.federated import task as task_lib
 from tff_noise.privacy import discrete_gaussian
 from tff_noise.privacy import ledger
@@ -106,7 +107,7 @@ def used(
       for i, c in enumerate(federation.clients[:cohort])
   ]
   args = [clients]
-  if isinstance(computation.process, computation_lib.StatefulProcess):
+  if isinstance(computation.process, processes.StatefulProcess):
     args.append([_input_of_nobody(computation)] * cohort)
   noise_of = _models_of_noise(computation, task, cohort)
   state = computation.process.initialize()

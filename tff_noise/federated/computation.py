@@ -11,15 +11,15 @@
 ```
 
 Without client state this becomes a `tff.learning.templates.LearningProcess`, for any TFF program or
-runtime. With it, a `StatefulProcess`, whose `next` has a third, client-placed argument and result.
-Both are one function here, so they cannot drift apart. `collect` is the same without a next model:
-what clients send is summed, or shown by client.
+runtime. With it, a `processes.StatefulProcess`, whose `next` has a third, client-placed argument
+and result. Both are one function here, so they cannot drift apart. `collect` is the same without a
+next model: what clients send is summed, or shown by client.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,8 @@ from tff_noise.clients import local_sgd
 from tff_noise.clients import program as program_lib
 from tff_noise.federated import aggregation as aggregation_lib
 from tff_noise.federated import optimizer as optimizer_lib
+from tff_noise.federated import processes
+from tff_noise.federated import server_step
 from tff_noise.federated import stacked
 from tff_noise.federated import task as task_lib
 from tff_noise.models import keras_model
@@ -44,82 +46,6 @@ _SHOWN_ERRORS = uplink.UplinkField(
     'error messages', 'str', 'none', uplink.Disclosure.PER_CLIENT, None, None,
     'shown where a computation fails, as --debug_client_errors asks', 0,
 )
-
-_State = tff.learning.templates.LearningAlgorithmState
-
-
-class StatefulProcess(NamedTuple):
-  """A learning process whose clients keep something between rounds, or get messages of their own.
-
-  Attributes:
-    initialize: `( -> S@SERVER)`.
-    next: `(<state=S@SERVER, data={D*}@CLIENTS, local={L}@CLIENTS> ->
-      <state=S@SERVER, metrics=M@SERVER, local={R}@CLIENTS>)`. L is an `uplink.ClientInput`, R an
-      `uplink.ReturnedState`, with the client's id: see `uplink.by_client`.
-    get_model_weights: `(S -> W)`.
-    set_model_weights: `(<S, W> -> S)`.
-    get_hparams: `(S -> H)`, what the server sends to all besides the model.
-    set_hparams: `(<S, H> -> S)`.
-    local_type: L.
-    server_data_type: TFF type of a fourth, server-placed argument: what the server compares
-      clients' models on. None if there is none.
-  """
-
-  initialize: tff.Computation
-  next: tff.Computation
-  get_model_weights: tff.Computation
-  set_model_weights: tff.Computation
-  get_hparams: tff.Computation
-  set_hparams: tff.Computation
-  local_type: tff.Type
-  server_data_type: tff.Type | None = None
-
-
-class StatefulOutput(NamedTuple):
-  """The result of `StatefulProcess.next`."""
-
-  state: object
-  metrics: object
-  local: object
-
-
-def without_clients(whole: tff.Computation) -> tff.Computation:
-  """Returns a round of nobody: without what clients get back.
-
-  TFF computes a round without clients, but cannot read a value that is placed at nobody.
-
-  Args:
-    whole: `next` of a `StatefulProcess` without a `server_data_type`.
-
-  Returns:
-    `(<state=S@SERVER, data={D*}@CLIENTS, local={L}@CLIENTS> ->
-    <state=S@SERVER, metrics=M@SERVER>)`.
-  """
-
-  @tff.federated_computation(*whole.type_signature.parameter)
-  def next_fn(state, data, local):
-    output = whole(state, data, local)
-    return tff.learning.templates.LearningProcessOutput(output.state, output.metrics)
-
-  return next_fn
-
-
-class Collection(NamedTuple):
-  """What runs where no model is updated.
-
-  Attributes:
-    next: `(<broadcast=B@SERVER, data={D*}@CLIENTS, local={L}@CLIENTS> ->
-      <sums=M@SERVER, reports=R@SERVER, mean=A@SERVER, local={S}@CLIENTS>)`; B a
-      `program.Broadcast`, L an `uplink.ClientInput`, S an `uplink.ReturnedState`. Of labels alone
-      `({D}@CLIENTS -> M@SERVER)`.
-  """
-
-  next: tff.Computation
-
-
-# What runs, of one kind or another.
-PROCESSES = (Collection, StatefulProcess, tff.learning.templates.LearningProcess)
-
 
 class Computation(NamedTuple):
   """A computation in which clients take part, and the account of what they send.
@@ -143,7 +69,7 @@ class Computation(NamedTuple):
   """
 
   name: str
-  process: tff.learning.templates.LearningProcess | StatefulProcess | Collection
+  process: tff.learning.templates.LearningProcess | processes.StatefulProcess | processes.Collection
   fields: tuple[uplink.UplinkField, ...]
   declared: program_lib.Declared = program_lib.declared(())
   broadcast_bytes: int = 0
@@ -274,10 +200,10 @@ def train(
       model, programs, seed=task.seed, training=training or task.training,
       optimizer_type=optimizer_type, identified=is_stacked,
   )
-  parts = _Parts(
+  parts = server_step.Parts(
       task, declared, optimizer, selector, server_state_type, client.type_signature.result
   )
-  step = _stacked_step(parts) if is_stacked else _mean_step(parts)
+  step = (server_step.stacked_step if is_stacked else server_step.mean_step)(parts)
   distributor = tff.learning.templates.build_broadcast_process(model.weights_type)
   initial_weights = keras_model.build_initial_weights(model, task.seed)
   hparams_type = program_lib.received_type(declared.receives)
@@ -292,7 +218,7 @@ def train(
   @tff.federated_computation
   def initialize():
     return tff.federated_zip(
-        _State(
+        processes.State(
             global_model_weights=tff.federated_eval(initial_weights, tff.SERVER),
             distributor=distributor.initialize(),
             client_work=tff.federated_eval(initial_client_work, tff.SERVER),
@@ -327,7 +253,7 @@ def train(
     output = tff.federated_map(client, (broadcast, data, local))
     stepped = step.next(state, output, server_data)
     next_state = tff.federated_zip(
-        _State(
+        processes.State(
             global_model_weights=stepped.weights,
             distributor=state.distributor,
             client_work=tff.federated_map(next_client_work, state.client_work),
@@ -357,7 +283,7 @@ def train(
         state_type, data_type, tff.FederatedType(local_type, tff.CLIENTS)
     )
     def next_fn(state, data, local):
-      return StatefulOutput(*run_round(state, data, local))
+      return processes.StatefulOutput(*run_round(state, data, local))
 
   else:
 
@@ -368,10 +294,10 @@ def train(
         tff.FederatedType(server_data_type, tff.SERVER),
     )
     def next_fn(state, data, local, server_data):
-      return StatefulOutput(*run_round(state, data, local, server_data))
+      return processes.StatefulOutput(*run_round(state, data, local, server_data))
 
   broadcast_bytes = disclosure.check(next_fn, step.fields)
-  accessors = _accessors(state_type.member, hparams_type)
+  accessors = processes.accessors(state_type.member, hparams_type)
   if stateless:
     get_model_weights, set_model_weights, get_hparams, set_hparams = accessors
     process = tff.learning.templates.LearningProcess(
@@ -383,7 +309,9 @@ def train(
         set_hparams_fn=set_hparams,
     )
   else:
-    process = StatefulProcess(initialize, next_fn, *accessors, local_type, server_data_type)
+    process = processes.StatefulProcess(
+        initialize, next_fn, *accessors, local_type, server_data_type
+    )
   return Computation(
       name, process, step.fields, declared, broadcast_bytes, optimizer, server_data, trains=True,
       model=model, update_type=parts.output_type.update,
@@ -460,19 +388,19 @@ def collect(
       # Without noise a mean has no state that would go on.
       average = mean.next(mean.initialize(), output.update, output.weight).result
     return collections.OrderedDict(
-        sums=_sum(output.sums, sums, task.aggregation), reports=collected, mean=average,
-        local=output.local,
+        sums=server_step.sum_of(output.sums, sums, task.aggregation), reports=collected,
+        mean=average, local=output.local,
     )
 
   fields = (
       *_mean_fields(name, mean_for, task.aggregation, update_type),
-      *_sum_fields(sums, task.aggregation),
+      *server_step.sum_fields(sums, task.aggregation),
       *per_client.fields(declared.reports),
   )
   broadcast_bytes = disclosure.check(next_fn, fields)
   return Computation(
-      name, Collection(next_fn), fields, declared, broadcast_bytes, sends_model=sends_model,
-      trains=training is not None and public is None,
+      name, processes.Collection(next_fn), fields, declared, broadcast_bytes,
+      sends_model=sends_model, trains=training is not None and public is None,
   )
 
 
@@ -532,183 +460,6 @@ def _require_updates_alone(model, declared, optimizer, selector):
     )
 
 
-class _Parts(NamedTuple):
-  """What the server's step is built from."""
-
-  task: task_lib.Task
-  declared: program_lib.Declared
-  optimizer: optimizer_lib.FederatedOptimizer
-  selector: stacked.Selector | None
-  server_state_type: tff.Type
-  output_type: tff.StructWithPythonType
-
-  def sums(self, but: tuple[uplink.UplinkSum, ...] = ()) -> tuple[uplink.UplinkSum, ...]:
-    """What is summed over the clients besides their updates."""
-    if self.task.aggregation.scalar is None:
-      return ()
-    return (*local_sgd.TRAINING_SUMS, *(s for s in self.declared.sums if s not in but))
-
-
-class _Stepped(NamedTuple):
-  """Values at the server after a round."""
-
-  weights: tff.Value
-  server: tff.Value
-  aggregator: tff.Value
-  sums: tff.Value
-  measurements: tff.Value
-  reports: tff.Value | None
-
-
-class _Step(NamedTuple):
-  """From the clients' output to the next model.
-
-  Attributes:
-    initialize: The aggregator's.
-    next: From (state, clients' output, the server's own data) to `_Stepped`.
-    fields: All that leaves a client.
-  """
-
-  initialize: Callable[[], tff.Value]
-  next: Callable[[tff.Value, tff.Value, tff.Value | None], _Stepped]
-  fields: tuple[uplink.UplinkField, ...]
-
-
-def _mean_step(parts: _Parts) -> _Step:
-  """The server sees sums alone."""
-  server, aggregation, reports = (
-      parts.optimizer.server, parts.task.aggregation, parts.declared.reports
-  )
-  update_type = parts.output_type.update
-  weight_type = np.int32 if aggregation.by_client else np.float32
-  mean = aggregation.update.create(update_type, tff.TensorType(weight_type))
-  sums = parts.sums()
-
-  @tff.tensorflow.computation(
-      parts.server_state_type, parts.task.model.weights_type, update_type, _sums_type(sums)
-  )
-  def next_server(state, weights, update, sums):
-    return server.next(state, optimizer_lib.ServerInputs(weights, update, sums))
-
-  def next_fn(state, output, server_data):
-    del server_data  # Unused.
-    beside = output.local.client if aggregation.by_client else output.weight
-    average = mean.next(state.aggregator, output.update, beside)
-    totals = _sum(output.sums, sums, aggregation)
-    server_state, weights = tff.federated_map(
-        next_server, (state.finalizer, state.global_model_weights, average.result, totals)
-    )
-    return _Stepped(
-        weights, server_state, average.state, totals, average.measurements,
-        per_client.collect(output.reports) if reports else None,
-    )
-
-  return _Step(
-      mean.initialize,
-      next_fn,
-      (
-          *aggregation.update_fields(update_type),
-          *_sum_fields(sums, aggregation),
-          *per_client.fields(reports),
-      ),
-  )
-
-
-def _stacked_step(parts: _Parts) -> _Step:
-  """The server sees the contributions of single clients."""
-  optimizer, selector, task = parts.optimizer, parts.selector, parts.task
-  in_rows = optimizer.client.sums
-  sums = parts.sums(but=in_rows)
-  update_type = parts.output_type.update
-  row_type = stacked.row_type(update_type, in_rows, parts.declared.reports)
-  server_data_type = () if selector is None else selector.server_data_type or ()
-
-  @tff.tensorflow.computation(parts.output_type)
-  def make_row(output):
-    return stacked.make_row(output, in_rows)
-
-  @tff.tensorflow.computation(
-      parts.server_state_type, task.model.weights_type, per_client.stack_type(row_type),
-      np.int32, server_data_type,
-  )
-  def next_server(state, weights, rows, round_num, server_data):
-    score = None if selector is None else selector.build_score()
-
-    @tf.function(autograph=False)
-    def run(state, weights, rows, round_num, server_data):
-      decision = stacked.decide(
-          rows,
-          weights=weights,
-          update_type=update_type,
-          optimizer=optimizer,
-          keep=score and stacked.best_of(selector, score, server_data, round_num, task.seed),
-      )
-      return (*optimizer.server.next(state, decision.inputs), decision.reports)
-
-    return run(state, weights, rows, round_num, server_data)
-
-  @tff.tensorflow.computation
-  def nothing():
-    return ()
-
-  def next_fn(state, output, server_data):
-    rows = per_client.collect(tff.federated_map(make_row, output))
-    if server_data is None:
-      server_data = tff.federated_eval(nothing, tff.SERVER)
-    server_state, weights, reports = tff.federated_map(
-        next_server,
-        (
-            state.finalizer, state.global_model_weights, rows,
-            tff.federated_map(_round_num(state), state.client_work), server_data,
-        ),
-    )
-    return _Stepped(
-        weights, server_state, state.aggregator,
-        _sum(output.sums, sums, task.aggregation), tff.federated_value((), tff.SERVER),
-        reports,
-    )
-
-  reason = 'what is made of single updates, such as their middle, cannot be told from their sum'
-  if optimizer.weigh is not None:
-    reason = 'what updates are weighted by cannot be told from their sum'
-  if selector is not None:
-    reason = selector.reason
-  return _Step(
-      lambda: tff.federated_value((), tff.SERVER),
-      next_fn,
-      (
-          *_sum_fields(sums, task.aggregation),
-          *stacked.fields(update_type, in_rows, parts.declared.reports, reason),
-      ),
-  )
-
-
-def _round_num(state):
-  @tff.tensorflow.computation(state.client_work.type_signature.member)
-  def round_num(client_work_state):
-    return client_work_state['round_num']
-
-  return round_num
-
-
-def _sums_type(sums):
-  return tff.to_type(collections.OrderedDict((s.name, s.type_spec) for s in sums))
-
-
-def _sum_fields(sums, aggregation):
-  return tuple(field for s in sums for field in aggregation.scalar_fields(s))
-
-
-def _sum(contributions, sums, aggregation: aggregation_lib.Aggregation):
-  """Sums what the clients send besides updates."""
-  totals = collections.OrderedDict()
-  for s in sums:
-    process = aggregation.scalar(s).create(s.type_spec)
-    # These processes have no state: their bounds are constants.
-    totals[s.name] = process.next(process.initialize(), contributions[s.name]).result
-  return tff.federated_zip(totals) if totals else tff.federated_value(totals, tff.SERVER)
-
-
 def mean_loss(sums: Mapping[str, Any]) -> Mapping[str, Any]:
   """Returns sums in which the loss is the mean over examples, nan without any."""
   if 'loss' not in sums:
@@ -729,33 +480,3 @@ def _metrics(stepped):
       aggregator=stepped.measurements,
       **({} if stepped.reports is None else {'reports': stepped.reports}),
   )
-
-
-def _accessors(state_type, hparams_type):
-  """The four computations by which a program reads and changes a state between rounds."""
-
-  @tff.tensorflow.computation(state_type)
-  def get_model_weights(state):
-    return state.global_model_weights
-
-  @tff.tensorflow.computation(state_type, state_type.global_model_weights)
-  def set_model_weights(state, weights):
-    return _replace(state, global_model_weights=weights)
-
-  @tff.tensorflow.computation(state_type)
-  def get_hparams(state):
-    return state.client_work['hparams']
-
-  @tff.tensorflow.computation(state_type, hparams_type)
-  def set_hparams(state, hparams):
-    client_state = collections.OrderedDict(
-        round_num=state.client_work['round_num'], hparams=hparams
-    )
-    return _replace(state, client_work=client_state)
-
-  return get_model_weights, set_model_weights, get_hparams, set_hparams
-
-
-def _replace(state, **changes):
-  fields = {name: getattr(state, name) for name in _State.__annotations__}
-  return _State(**{**fields, **changes})

@@ -18,6 +18,7 @@ import tensorflow_federated as tff
 
 from tff_noise import types
 from tff_noise.federated import computation
+from tff_noise.federated import processes
 from tff_noise.federated import task as task_lib
 from tff_noise.privacy import mechanism as mechanism_lib
 from tff_noise.privacy import protection as protection_lib
@@ -342,6 +343,6 @@ def of_task(task: task_lib.Task) -> computation.Computation:
       protection=_protection(task),
   )
   return computation.Computation(
-      'label communication', computation.Collection(communicate), fields,
+      'label communication', processes.Collection(communicate), fields,
       on_labels=True, sends_model=False,
   )

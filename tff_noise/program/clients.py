@@ -23,6 +23,7 @@ from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.clients import program as program_lib
 from tff_noise.federated import computation as computation_lib
 from tff_noise.federated import label_histogram
+from tff_noise.federated import processes
 from tff_noise.federated import stacked
 from tff_noise.federated import task as task_lib
 from tff_noise.privacy import ledger as ledger_lib
@@ -260,7 +261,7 @@ class SimulatedClients:
     self._record(listed, cohort)
     process = listed.process
     args = [self._process_state(listed, state), self._data(cohort)]
-    stateful = isinstance(process, computation_lib.StatefulProcess)
+    stateful = isinstance(process, processes.StatefulProcess)
     if stateful:
       args.append(self._inputs(listed, cohort, messages))
       if process.server_data_type is not None:
@@ -403,10 +404,10 @@ class SimulatedClients:
 
   def _compiled(self, computation, cohort):
     name, whole = computation.name, self._next[computation.name]
-    if len(cohort) or not isinstance(computation.process, computation_lib.StatefulProcess):
+    if len(cohort) or not isinstance(computation.process, processes.StatefulProcess):
       return whole
     if name not in self._next_of_nobody:
-      self._next_of_nobody[name] = computation_lib.without_clients(whole)
+      self._next_of_nobody[name] = processes.without_clients(whole)
     return self._next_of_nobody[name]
 
   def _keep(self, computation, cohort, returned, used):

@@ -121,8 +121,8 @@ def _define_all():
        'End the run after so many evaluations of its last stage without a better validation '
        'accuracy; 0 for never.'),
       ('Training', real, 'average_models', 0.0,
-       'b in [0, 1): evaluate the mean of the models so far, theta <- b theta + (1 - b) w after each '
-       'round, in place of the last; 0 for the last. Training is the same.'),
+       'b in [0, 1): evaluate the mean of the models so far, theta <- b theta + (1 - b) w after '
+       'each round, in place of the last; 0 for the last. Training is the same.'),
       ('Training', integer, 'clients_per_round', 10, 'Clients drawn in each round.'),
       ('Training', text, 'client_sampling', 'fixed',
        'fixed: cohorts of this size, drawn uniformly; poisson: each client takes part by itself, '
