@@ -103,7 +103,7 @@ def _values(name, value, repeated):
 def _text(name, value):
   if isinstance(value, bool | np.bool_):
     return str(value).lower()
-  if not isinstance(value, str | os.PathLike | numbers.Number):
+  if not isinstance(value, str | os.PathLike | numbers.Real):
     raise types.UsageError(
         f'{name} has to be a text or a number, got a {type(value).__name__}: what is written in '
         'Python is named, as in method="package.module:METHOD"'

@@ -48,6 +48,27 @@ class AveragedModelTest(federated_test_case.FederatedTestCase):
       np.testing.assert_allclose(value, mean, rtol=1e-5, atol=1e-7)
     self.assertFalse(np.allclose(tf.nest.flatten(found.weights)[0], first[0]))
 
+  def test_each_later_stage_begins_anew(self):
+    seen = []
+    stages = {'first': 1, 'none': 0, 'second': 2}
+    built = averaged_model.of(self.built._replace(stages=stages), self.task.model, 0.8)
+
+    def watched(state, clients):
+      new = built.round(state, clients)
+      seen.append((new.weights, new.models[averaged_model.AVERAGED]))
+      return new
+
+    _run(built._replace(round=watched), self.task, self.create_tempdir().full_path)
+    _, (second, mean_of_second), (third, mean_of_third) = seen
+    tf.nest.map_structure(np.testing.assert_array_equal, mean_of_second, second)
+    # The stage's second round: b is 2/6.
+    tf.nest.map_structure(
+        lambda found, old, new: np.testing.assert_allclose(
+            found, old / 3 + new * 2 / 3, rtol=1e-5, atol=1e-7
+        ),
+        mean_of_third, second, third,
+    )
+
   def test_before_the_first_round_it_is_the_initial_model(self):
     built = self._of()
     state = built.init()
@@ -62,7 +83,7 @@ class AveragedModelTest(federated_test_case.FederatedTestCase):
       self.assertEqual(found.dtype, np.float32)
 
   def test_what_is_not_evaluated_by_its_global_model_is_refused(self):
-    for name in ('rhfl', 'fedtally'):
+    for name in ('rhfl', 'fedtally', 'fedbn'):
       built, task = contract_runs.build(name)
       if name == 'fedtally':
         built = built._replace(evaluate=lambda state, own: [algorithm_lib.Evaluated(None, state)])

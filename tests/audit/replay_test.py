@@ -16,6 +16,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from tests import federated_test_case
+from tff_noise.algorithms import averaged_model
 from tff_noise.audit import finding
 from tff_noise.audit import first_round
 from tff_noise.audit import last_rounds
@@ -414,6 +415,23 @@ class AttackTest(federated_test_case.FederatedTestCase):
     ]
     for last, verdict in ((diverged[-1], 'passed'), (states[-1], 'failed')):
       found = last_rounds.check(self.config, prepared, [diverged[0], last], True)
+      self.assertEqual(found.verdict.value, verdict)
+
+  def test_a_mean_of_models_hides_no_other_models(self):
+    # It begins at 0, so that it seems to go far.
+    self._audit()
+    prepared = self.prepared[()]
+    last = replay.load_states(
+        report_runs.read_run(self.run_), prepared.algorithm, prepared.task, prepared.federation
+    )[-1]
+    prepared = prepared._replace(
+        algorithm=averaged_model.of(prepared.algorithm, prepared.task.model, 0.8)
+    )
+    far = tf.nest.map_structure(lambda w: 10 + w, last.state.weights)
+    for changed, verdict in ((last.state.weights, 'passed'), (far, 'failed')):
+      models = {'model': changed, averaged_model.AVERAGED: last.state.weights}
+      state = last._replace(state=last.state._replace(models=models))
+      found = last_rounds.check(self.config, prepared, [state], True)
       self.assertEqual(found.verdict.value, verdict)
 
   def test_from_the_start_where_there_is_one_checkpoint(self):

@@ -101,6 +101,8 @@ class AdaptersTest(parameterized.TestCase):
         ([[(np.full((2, 2), 7.0), 0)]], r'floats in .0, 1.'),
         ([], 'there are no examples'),
         ([[(image, 0)], []], 'client 1 has no examples: leave out'),
+        ([(image, 0), (image, 1)], r'found an example in their place: of one client, give \[ex'),
+        ([[([[1.0, 2.0], [3.0]], 0)]], 'an array of numbers, found rows of other lengths'),
         (tf.data.Dataset.range(3), r'found _RangeDataset: of one client, give \[examples\]'),
         ([[({'a': 1.0}, 0)]], 'an array of numbers, found dict: give'),
         ([[(None, 0)]], 'an array of numbers, found NoneType'),

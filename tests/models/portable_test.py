@@ -61,6 +61,18 @@ class _Doubled(tf.keras.layers.Layer):
     return 2 * x
 
 
+@tf.keras.saving.register_keras_serializable(package='portable_test')
+def _softened(x):
+  return x / 2
+
+
+@tf.keras.saving.register_keras_serializable(package='portable_test')
+class _Halves(tf.keras.initializers.Initializer):
+
+  def __call__(self, shape, dtype=None, **kwargs):
+    return tf.fill(shape, tf.constant(0.5, dtype or tf.float32))
+
+
 class PortableTest(federated_test_case.FederatedTestCase):
 
   @parameterized.parameters(('mlp', 'group'), ('cnn', 'batch'), ('vit_tiny', 'group'))
@@ -94,23 +106,37 @@ class PortableTest(federated_test_case.FederatedTestCase):
     )
     self.assertLen(built.weights, len(trained.trainable) - 1)
 
-  def test_a_layer_of_the_users_own_is_found_named_and_no_stock(self):
+  def test_a_layer_of_the_users_own_is_found_and_no_stock(self):
     raw = tf.keras.Input((8, 8, 1), dtype=tf.uint8)
     x = _Doubled()(tf.keras.layers.Flatten()(tf.keras.layers.Rescaling(1 / 255)(raw)))
     network = tf.keras.Model(raw, [tf.keras.layers.Dense(4)(x), x])
     model = keras_model.from_keras(network)
     trained = _trained(model)
-    self.assertEqual(portable.own_layers(trained), {f'{__name__}:_Doubled'})
+    self.assertTrue(portable.has_own_parts(trained))
     built = portable.build(trained)
     self.assertFalse(portable.is_stock(built))
     np.testing.assert_allclose(
         built(_pixels()), _expected(model, trained, _pixels()), rtol=1e-4, atol=1e-5
     )
-    stock = _trained(keras_model.from_keras(architectures.MODELS['vit_tiny']((8, 8, 1), 4)))
-    self.assertEmpty(portable.own_layers(stock))
-    with mock.patch.object(tf.keras.saving, 'get_registered_object', lambda name: None):
-      with self.assertRaisesRegex(types.UsageError, 'a layer .*:_Doubled, which is not registered'):
+    registered = tf.keras.saving.get_custom_objects()
+    with mock.patch.dict(registered, clear=True):
+      with self.assertRaisesRegex(types.UsageError, 'layers or functions of your own: register'):
         portable.build(trained)
+
+  def test_functions_of_the_users_own_are_parts_and_initialisers_are_not(self):
+    def has_own(**dense):
+      raw = tf.keras.Input((8, 8, 1), dtype=tf.uint8)
+      x = tf.keras.layers.Flatten()(tf.keras.layers.Rescaling(1 / 255)(raw))
+      x = tf.keras.layers.Dense(4, **dense)(x)
+      network = tf.keras.Model(raw, [tf.keras.layers.Dense(4)(x), x])
+      return portable.has_own_parts(_trained(keras_model.from_keras(network)))
+
+    self.assertTrue(has_own(activation=_softened))
+    self.assertFalse(has_own(activation='relu'))
+    self.assertFalse(has_own(kernel_initializer=_Halves()))
+    for name in ('vit_tiny', 'cnn'):
+      stock = keras_model.from_keras(architectures.MODELS[name]((8, 8, 1), 4))
+      self.assertFalse(portable.has_own_parts(_trained(stock)), name)
 
   def test_loads_where_this_package_is_not(self):
     model = keras_model.from_keras(architectures.mlp((8, 8, 1), 4))

@@ -1,9 +1,10 @@
 """The mean of a run's models, weighted towards the last, evaluated in place of the last one.
 
-theta_t = b theta_{t-1} + (1 - b) w_t with b = min(share, t / (t + 4)) and theta_0 = w_0. It is the
-exponential mean of Polyak and Juditsky (SIAM J. Control Optim. 1992), whose first rounds weigh less
-so that it is not held back by the initial model. Training goes on from w_t: clients see nothing of
-the mean, and nothing more is sent or released. It is what `average` of FedTally evaluates, whose
+theta_t = b theta_{t-1} + (1 - b) w_t with b = min(share, t / (t + 4)) and theta_0 = w_0, after the
+averaging of iterates of Polyak and Juditsky (SIAM J. Control Optim. 1992); early rounds weigh less,
+so that it is not held back by the initial model. Each later stage begins anew, with the model after
+its first round: some methods restart there. Training goes on from w_t: clients see nothing of the
+mean, and nothing more is sent or released. It is what `average` of FedTally evaluates, whose
 clients look with it besides.
 """
 
@@ -35,12 +36,13 @@ def of(
     share: The weight of the old mean, in (0, 1).
 
   Raises:
-    types.UsageError: If it has no global model, or says itself what is evaluated.
+    types.UsageError: If it has no global model, or that is not what is evaluated.
   """
-  if built.optimizer is None or built.evaluate is not None:
+  optimizer = built.optimizer
+  if optimizer is None or built.evaluate is not None or optimizer.evaluated is not None:
     raise types.UsageError(
         '--average_models is for methods that are evaluated by their global model: leave it out, '
-        'or use another --method'
+        'or use another --method or --base'
     )
 
   def round_(state, clients):
@@ -48,9 +50,15 @@ def of(
     # What is no next state is told by whoever asked for it.
     if new is state or not isinstance(new, algorithm_lib.State):
       return new
-    mean = state.models[AVERAGED] if state.round_num else state.weights
-    mean = next_mean(mean, new.weights, share, state.round_num + 1)
-    return new._replace(models={**new.models, AVERAGED: mean})
+    return new._replace(models={**new.models, AVERAGED: mean_after(state, new.weights)})
+
+  def mean_after(state, weights):
+    in_stage = _round_in_stage(built.stages, state.round_num + 1)
+    if not state.round_num:
+      return next_mean(state.weights, weights, share, in_stage)
+    if in_stage == 1:
+      return weights
+    return next_mean(state.models[AVERAGED], weights, share, in_stage)
 
   def evaluate(
       state: algorithm_lib.State, own: Sequence[Mapping[str, Any]]
@@ -64,6 +72,15 @@ def of(
       round=round_, evaluate=evaluate,
       models={**built.models, AVERAGED: zeros(built.model or model)},
   )
+
+
+def _round_in_stage(stages, round_num):
+  """Which round of its stage it is, from 1."""
+  for rounds in stages.values():
+    if round_num <= rounds:
+      break
+    round_num -= rounds
+  return round_num
 
 
 def next_mean(

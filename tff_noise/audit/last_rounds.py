@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_noise.algorithms import algorithm as algorithm_lib
+from tff_noise.algorithms import averaged_model
 from tff_noise.audit import computed_again
 from tff_noise.audit import finding
 from tff_noise.program import clients as clients_lib
@@ -62,7 +63,9 @@ def check(
 
 def _vector(state: algorithm_lib.State, own: clients_lib.OwnStates) -> np.ndarray:
   """The numbers of all models; of what clients keep, where the server has no model."""
-  arrays = map(np.asarray, tf.nest.flatten(state.models or own))
+  # A mean of models goes less far, and begins at 0.
+  models = {name: m for name, m in state.models.items() if name != averaged_model.AVERAGED}
+  arrays = map(np.asarray, tf.nest.flatten(models or own))
   parts = [a.ravel().astype(np.float64) for a in arrays if a.dtype.kind == 'f']
   return np.concatenate([np.zeros(0), *parts])
 

@@ -396,11 +396,11 @@ def _finish(work, client, trained):
     if program.final is None:
       continue
     sent = program.final(result._replace(carry=carry))
-    _require_declared(program, sent, client.own)
+    sent = _declared(program, sent, client.own)
     if sent.update is not None:
       result = result._replace(update=sent.update)
     if sent.weight is not None:
-      weight = tf.clip_by_value(sent.weight, 0.0, num_examples)
+      weight = tf.clip_by_value(tf.cast(sent.weight, tf.float32), 0.0, num_examples)
     own.update(sent.own)
     sums.update({s.name: keep(sent.sums[s.name]) for s in program.sums})
     reports.update(bounds.cut(program.reports, sent.reports))
@@ -422,12 +422,13 @@ def _finish(work, client, trained):
   )
 
 
-def _require_declared(program, sent, own):
-  """A slip in a name would be an error of Python's where nobody looks for it, or none."""
+def _declared(program, sent, own):
+  """What is sent: a slip in a name would be an error of Python's where nobody looks, or none."""
   if not isinstance(sent, program_lib.Sent):
     raise types.UsageError(
         f"a client program's `final` has to return Sent, returned {type(sent).__name__}"
     )
+  sent = sent._replace(**{name: getattr(sent, name) or {} for name in ('own', 'sums', 'reports')})
   for what, declared in (('sums', program.sums), ('reports', program.reports)):
     names, found = [d.name for d in declared], list(getattr(sent, what))
     if sorted(found) != sorted(names):
@@ -446,19 +447,21 @@ def _require_declared(program, sent, own):
     )
   for name, value in sent.own.items():
     _require_like(f'keeps {name!r} as its own', own[name], value)
+  return sent
 
 
 def _require_like(what, expected, value):
   """One of another type would be an error of TensorFlow's about what is compiled of it."""
   try:
+    if isinstance(expected, tf.TensorSpec):
+      value = tf.convert_to_tensor(value)
     tf.nest.assert_same_structure(expected, value)
     leaves = zip(tf.nest.flatten(expected), tf.nest.flatten(value), strict=True)
     pairs = [(e, tf.convert_to_tensor(v)) for e, v in leaves]
   except (TypeError, ValueError) as error:
-    reason = ' '.join(str(error).split())
     raise types.UsageError(
-        f'a client program {what}: `final` sends no such thing: {reason}'
-    ) from None
+        f'a client program {what}: `final` sends something of another structure'
+    ) from error
   for e, v in pairs:
     if e.dtype != v.dtype or not e.shape.is_compatible_with(v.shape):
       raise types.UsageError(

@@ -1,5 +1,6 @@
 """Data that others hold, brought into the .npz file that `--dataset=npz` reads."""
 
+import numbers
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,6 +44,11 @@ def write_npz(
   names = _names(class_names)
   xs, ys, owners = [], [], []
   for number, examples in enumerate(_by_client(clients)):
+    if isinstance(examples, tuple) and isinstance(examples[-1], numbers.Number):
+      raise types.UsageError(
+          'clients must be a list with the examples of each, found an example in their place: of '
+          'one client, give [examples]'
+      )
     for example in _numpy(examples, 'clients must be a list with the examples of each'):
       image, label = _pair(example, x, y)
       xs.append(image)
@@ -133,7 +139,7 @@ def _pair(example, x, y):
     what = ', '.join(map(str, example)) if isinstance(example, Mapping) else type(example).__name__
     raise types.UsageError(
         f'an example must be a pair of image and label, or a mapping with {x!r} and {y!r} (name '
-        f'others by x= and y=; of arrays, give zip(images, labels)), found {what}'
+        f'others by x= and y=), found {what}: of arrays, give zip(images, labels)'
     ) from error
   if np.ndim(label):
     raise types.UsageError(
@@ -141,8 +147,14 @@ def _pair(example, x, y):
         'np.argmax(label) if classes are marked'
     )
   try:
+    image = np.asarray(image)
+  except ValueError as error:
+    raise types.UsageError(
+        f'an image, or features, must be an array of numbers, found rows of other lengths ({error})'
+    ) from error
+  try:
     if int(label) == label and 0 <= label <= _MAX_LABEL:
-      return np.asarray(image), int(label)
+      return image, int(label)
   except (TypeError, ValueError, OverflowError):
     pass
   raise types.UsageError(

@@ -7,14 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_noise import params
 from tff_noise import types
 from tff_noise.evaluation import examples as examples_lib
 from tff_noise.models import images
 from tff_noise.models import portable
 from tff_noise.program import exported
-from tff_noise.program import flags
-from tff_noise.program import inputs
+from tff_noise.program import own_model
 from tff_noise.program import quality
 from tff_noise.program import run_directory
 from tff_noise.program import trained_models
@@ -114,7 +112,7 @@ def evaluate(run: runs.Run, which: str, source: examples_lib.Source) -> Evaluati
   directory = run_directory.RunDirectory(run.path)
   saved = trained_models.load(directory, which)
   dataset, examples = examples_lib.load(run, source)
-  _import_own_layers(run, saved.models)
+  own_model.load_code(directory, saved.models)
   models = [portable.build(trained) for trained in saved.models]
   probabilities = _predict(models, examples.x, dataset, run)
   scene = runs.read_scene(run)
@@ -136,15 +134,6 @@ def evaluate(run: runs.Run, which: str, source: examples_lib.Source) -> Evaluati
       names=examples_lib.names(examples.x),
       models=exported.write(directory),
   )
-
-
-def _import_own_layers(run, models):
-  """What they compute is that of the run as long as their code is."""
-  places = sorted({place for trained in models for place in portable.own_layers(trained)})
-  if places:
-    inputs.check_model(run_directory.RunDirectory(run.path), flags.config_of_run(run.flags))
-  for place in places:
-    params.named(place, 'model')
 
 
 def _predict(models, x, dataset, run):

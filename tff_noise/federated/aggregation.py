@@ -16,6 +16,7 @@ from tff_noise.federated import tree_sum
 from tff_noise.privacy import discrete_gaussian
 from tff_noise.privacy import noise_key as noise_key_lib
 from tff_noise.privacy import protection as protection_lib
+from tff_noise.uplink import bounds
 from tff_noise.uplink import disclosure
 from tff_noise.uplink import uplink
 
@@ -65,13 +66,11 @@ def weighted_mean() -> Aggregation:
           ),
       ),
       scalar=lambda _: tff.aggregators.SumFactory(),
-      scalar_fields=lambda s: (
-          _plain_field(s.name, s.type_spec, s.reason, lower=s.lower, upper=s.upper),
-      ),
+      scalar_fields=lambda s: (_plain_field(s.name, s.type_spec, s.reason, *bounds.limits(s)),),
   )
 
 
-def _plain_field(name, type_spec, reason, *, lower=None, upper=None, protection=None):
+def _plain_field(name, type_spec, reason, lower=None, upper=None, protection=None):
   return uplink.UplinkField(
       name, str(type_spec), _SUM, uplink.Disclosure.SUM, lower, upper, reason,
       uplink.num_bytes(type_spec), protection,
@@ -103,8 +102,11 @@ def secure_weighted_mean(*, update_bound: float, max_examples: int) -> Aggregati
               'update weight', tff.TensorType(np.float32), 0, max_examples, _WEIGHT_REASON
           ),
       ),
-      scalar=lambda s: _SecureSumFactory(s.dtype(s.lower).item(), s.dtype(s.upper).item()),
-      scalar_fields=lambda s: _secure_fields(s.name, s.type_spec, s.lower, s.upper, s.reason),
+      # As clients have them, in the type that they send.
+      scalar=lambda s: _SecureSumFactory(
+          *(np.dtype(s.dtype).type(bound).item() for bound in bounds.limits(s))
+      ),
+      scalar_fields=lambda s: _secure_fields(s.name, s.type_spec, *bounds.limits(s), s.reason),
   )
 
 

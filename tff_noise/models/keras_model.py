@@ -315,8 +315,13 @@ def build_zeros(model: KerasModel) -> tf.keras.Model:
 
 def build_zeros_of(config: Mapping[str, Any]) -> tf.keras.Model:
   """Builds the Keras model of a `KerasModel.config` with zero variables."""
+  return tf.keras.Model.from_config(config_of_zeros(config))
+
+
+def config_of_zeros(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a `KerasModel.config` whose initialisers are zeros."""
   zeros = tf.keras.initializers.serialize(tf.keras.initializers.Zeros())
-  return tf.keras.Model.from_config(_with_initializers(config, lambda *_: zeros))
+  return _with_initializers(config, lambda *_: zeros)
 
 
 def build_seeded(model: KerasModel, seed: int) -> tf.keras.Model:

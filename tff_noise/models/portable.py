@@ -10,7 +10,7 @@ from tff_noise import types
 from tff_noise.models import group_norm
 from tff_noise.models import keras_model
 
-# Whose layers are there without an import of the user's.
+# Whose layers are there without the user's code.
 _KNOWN = ('keras', 'tff_noise')
 
 
@@ -49,15 +49,18 @@ def build(trained: Trained) -> tf.keras.Model:
   SavedModel it needs none.
 
   Raises:
-    types.UsageError: If a layer of the user's own is not registered with Keras.
+    types.UsageError: If it has parts of the user's own that are not registered with Keras.
   """
-  for place, registered in _own_layers(trained.config):
-    if tf.keras.saving.get_registered_object(registered) is None:
-      raise types.UsageError(
-          f'the model has a layer {place}, which is not registered with Keras where that is '
-          'imported: register it at the top of its file, or load the SavedModel, which needs none'
-      )
-  network = keras_model.build_zeros_of(trained.config)
+  try:
+    network = keras_model.build_zeros_of(trained.config)
+  except Exception as error:  # Keras raises whatever comes of taking a name for a layer.
+    if not has_own_parts(trained):
+      raise
+    raise types.UsageError(
+        'the model cannot be built from its configuration, for it has layers or functions of your '
+        'own: register them with Keras at the top of the module that --model names, or load the '
+        'SavedModel of the run, which needs none of them'
+    ) from error
   for variables, values in (
       (network.trainable_variables, trained.trainable),
       (network.non_trainable_variables, trained.non_trainable),
@@ -107,22 +110,19 @@ def is_stock(model: tf.keras.Model) -> bool:
   return all(type(layer).__module__.startswith('keras.') for layer in layers)
 
 
-def own_layers(trained: Trained) -> set[str]:
-  """Returns where layers are written that are neither Keras's nor of this package.
-
-  Returns:
-    Of each, `package.module:Class`.
-  """
-  return {place for place, _ in _own_layers(trained.config)}
+def has_own_parts(trained: Trained) -> bool:
+  """Returns whether it has layers or functions that are neither Keras's nor of this package."""
+  return any(_own_parts(keras_model.config_of_zeros(trained.config)))
 
 
-def _own_layers(part) -> Iterator[tuple[str, str]]:
-  """Their places, and the names by which Keras knows them, anywhere in a configuration."""
-  if isinstance(part, dict):
-    registered = part.get('registered_name')
-    if registered and part.get('module') and part['module'].partition('.')[0] not in _KNOWN:
-      yield f'{part["module"]}:{part["class_name"]}', registered
-    part = list(part.values())
-  if isinstance(part, list):
-    for one in part:
-      yield from _own_layers(one)
+def _own_parts(config) -> Iterator[str]:
+  """Names of these, anywhere in a configuration."""
+  if isinstance(config, dict):
+    name, module = config.get('class_name'), config.get('module')
+    # Keras's own functions go by their name alone.
+    if name == 'function' or (name and module and module.partition('.')[0] not in _KNOWN):
+      yield name
+    config = list(config.values())
+  if isinstance(config, list | tuple):
+    for part in config:
+      yield from _own_parts(part)

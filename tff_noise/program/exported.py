@@ -37,15 +37,17 @@ def _write(run, which, saved_model, keras):
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   with loading.large_modules():
     from tff_noise.models import portable
+    from tff_noise.program import own_model
     from tff_noise.program import trained_models
 
   models = trained_models.load(run, which).models
   if len(models) > 1:
     return
+  own_model.load_code(run, models)
   model, folder = portable.build(models[0]), run.file(model_files.FOLDER)
   try:
     with tempfile.TemporaryDirectory(dir=folder, prefix='.partial-') as partial:
-      if portable.is_stock(model):
+      if portable.is_stock(model) and not portable.has_own_parts(models[0]):
         model.save(os.path.join(partial, 'model.keras'))
         os.replace(os.path.join(partial, 'model.keras'), keras)
       # Keras tells on stdout what it has exported.

@@ -67,9 +67,10 @@ def prepare(
     federation = private_labels.flip(federation, config.label_epsilon, dataset.num_classes)
   task = build(config, dataset, federation, scene_lib.validation(dataset, scene), system_key)
   algorithm = _algorithm(config, task)
-  if config.average_models:
-    algorithm = averaged_model.of(algorithm, task.model, config.average_models)
   claims.check(config.method, algorithm, task)
+  if config.average_models:
+    # Of what was released, so nothing to be checked.
+    algorithm = averaged_model.of(algorithm, task.model, config.average_models)
   stages = sum(bool(rounds) for rounds in algorithm.stages.values())
   noisy = [c.name for c in algorithm.used if c.is_noisy]
   if config.client_dp_noise and (stages > 1 or len(noisy) > 1):

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_noise.uplink import bounds
 from tff_noise.uplink import uplink
 
 INTRINSIC = 'federated_aggregate'
@@ -118,6 +119,7 @@ def fields(reports: tuple[uplink.UplinkReport, ...]) -> tuple[uplink.UplinkField
     return ()
   row_type = reports_type(reports)
   names = ', '.join(r.name for r in reports)
+  lower, upper = zip(*map(bounds.limits, reports), strict=True)
   reasons = '; '.join(f'{r.name}: {r.reason}' for r in reports)
   return (
       uplink.UplinkField(
@@ -125,8 +127,8 @@ def fields(reports: tuple[uplink.UplinkReport, ...]) -> tuple[uplink.UplinkField
           str(row_type),
           INTRINSIC,
           uplink.Disclosure.PER_CLIENT,
-          min(r.lower for r in reports),
-          max(r.upper for r in reports),
+          min(lower),
+          max(upper),
           reasons,
           uplink.num_bytes(row_type),
       ),
