@@ -58,8 +58,8 @@ def build(trained: Trained) -> tf.keras.Model:
       raise
     raise types.UsageError(
         'the model cannot be built from its configuration, for it has layers or functions of your '
-        'own: register them with Keras at the top of the module that --model names, or load the '
-        'SavedModel of the run, which needs none of them'
+        'own that are not registered with Keras: register them, or load the SavedModel of the run, '
+        'which needs none of them'
     ) from error
   for variables, values in (
       (network.trainable_variables, trained.trainable),
@@ -113,6 +113,12 @@ def is_stock(model: tf.keras.Model) -> bool:
 def has_own_parts(trained: Trained) -> bool:
   """Returns whether it has layers or functions that are neither Keras's nor of this package."""
   return any(_own_parts(keras_model.config_of_zeros(trained.config)))
+
+
+def input_of(trained: Trained) -> tuple[tuple[int | None, ...], str]:
+  """Returns the shape of an example, and its dtype, that the model takes."""
+  first = trained.config['layers'][0]['config']
+  return tuple(first['batch_input_shape'][1:]), first['dtype']
 
 
 def _own_parts(config) -> Iterator[str]:
