@@ -120,7 +120,7 @@ class PortableTest(federated_test_case.FederatedTestCase):
     )
     registered = tf.keras.saving.get_custom_objects()
     with mock.patch.dict(registered, clear=True):
-      with self.assertRaisesRegex(types.UsageError, 'functions of your own that are not registered'):
+      with self.assertRaisesRegex(types.UsageError, 'of your own that are not registered'):
         portable.build(trained)
 
   def test_functions_of_the_users_own_are_parts_and_initialisers_are_not(self):
