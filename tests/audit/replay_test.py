@@ -418,7 +418,7 @@ class AttackTest(federated_test_case.FederatedTestCase):
       self.assertEqual(found.verdict.value, verdict)
 
   def test_a_mean_of_models_hides_no_other_models(self):
-    # It begins at 0, so that it seems to go far.
+    # It begins at 0, so that it seems to go far; a model that stays where it began does not.
     self._audit()
     prepared = self.prepared[()]
     last = replay.load_states(
@@ -427,8 +427,8 @@ class AttackTest(federated_test_case.FederatedTestCase):
     prepared = prepared._replace(
         algorithm=averaged_model.of(prepared.algorithm, prepared.task.model, 0.8)
     )
-    far = tf.nest.map_structure(lambda w: 10 + w, last.state.weights)
-    for changed, verdict in ((last.state.weights, 'passed'), (far, 'failed')):
+    first = prepared.algorithm.init().weights
+    for changed, verdict in ((last.state.weights, 'passed'), (first, 'failed')):
       models = {'model': changed, averaged_model.AVERAGED: last.state.weights}
       state = last._replace(state=last.state._replace(models=models))
       found = last_rounds.check(self.config, prepared, [state], True)

@@ -6,16 +6,21 @@ from unittest import mock
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 from absl.testing import absltest
 
 from tff_noise import params
 from tff_noise import types
+from tff_noise.algorithms import algorithm
 from tff_noise.models import keras_model
 from tff_noise.models import portable
+from tff_noise.program import exported
 from tff_noise.program import flags
 from tff_noise.program import inputs
+from tff_noise.program import model_files
 from tff_noise.program import own_model
 from tff_noise.program import run_directory
+from tff_noise.program import trained_models
 
 # Registered when the function is called: its module loads no TensorFlow.
 _CODE = '''
@@ -51,7 +56,7 @@ class OwnModelTest(absltest.TestCase):
     network = params.named(place, 'model')(
         (2, 2, 1), 2, norm='group', pixel_scale=1.0, pixel_offset=0.0, image_size=0
     )
-    model = keras_model.from_keras(network)
+    self.model = model = keras_model.from_keras(network)
     weights = [variable.numpy() for variable in network.trainable_variables]
     self.trained = portable.Trained(model.config, model.combination, model.draws, weights, [])
     self.enter_context(mock.patch.dict(tf.keras.saving.get_custom_objects(), clear=True))
@@ -61,6 +66,15 @@ class OwnModelTest(absltest.TestCase):
       portable.build(self.trained)
     own_model.load_code(self.run_, [self.trained])
     self.assertEqual(portable.build(self.trained)(np.zeros((3, 2, 2, 1), np.uint8)).shape, (3, 2))
+
+  def test_is_exported_as_a_saved_model_alone(self):
+    weights = tff.learning.models.ModelWeights(self.trained.trainable, [])
+    trained_models.save(
+        self.run_, model_files.FINAL, 1, np.nan, [algorithm.Evaluated(None, weights)], self.model
+    )
+    self.assertEqual(exported.write(self.run_), ['models/final'])
+    loaded = tf.saved_model.load(self.run_.file('models/final'))
+    self.assertEqual(loaded.serve(np.zeros((3, 2, 2, 1), np.uint8)).shape, (3, 2))
 
   def test_other_code_and_code_that_fails_are_told(self):
     sys.modules['code_of_own_model_test'].network = lambda *_, **__: 1 / 0

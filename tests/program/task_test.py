@@ -9,6 +9,7 @@ from absl.testing import parameterized
 from tests import federated_test_case
 from tff_noise import types
 from tff_noise.algorithms import algorithm
+from tff_noise.algorithms import averaged_model
 from tff_noise.algorithms import catalog
 from tff_noise.clients import program
 from tff_noise.federated import computation
@@ -187,6 +188,14 @@ class TaskTest(federated_test_case.FederatedTestCase):
         {field.protection for field in prepared.algorithm.fields},
         {protection.NoisySum(1.5, 1.0, 2, 4, mechanism=mechanism, sampling='cyclic')},
     )
+
+  @parameterized.parameters('--training_labels=private', '--client_dp_noise=1')
+  def test_a_mean_of_models_is_made_of_what_was_released(self, privacy):
+    with_mean, plain = (
+        _prepared(privacy, *more)[1]().algorithm for more in (['--average_models=0.8'], [])
+    )
+    self.assertEqual(with_mean.fields, plain.fields)
+    self.assertIn(averaged_model.AVERAGED, with_mean.models)
 
   @parameterized.parameters('--training_labels=private', '--client_dp_noise=1')
   def test_the_server_has_no_images_of_clients_where_privacy_is_claimed(self, claim):

@@ -1,4 +1,8 @@
-"""What a computation runs: a process that trains, its clients' states with it, or a collection."""
+"""What a computation runs, beside TFF's `LearningProcess`.
+
+`StatefulProcess` is one whose clients keep something between rounds; a `Collection` trains no model
+of the server's.
+"""
 
 from __future__ import annotations
 

@@ -10,9 +10,6 @@ from tff_noise import types
 from tff_noise.models import group_norm
 from tff_noise.models import keras_model
 
-# Whose layers are there without the user's code.
-_KNOWN = ('keras', 'tff_noise')
-
 
 class Trained(NamedTuple):
   """A model with its weights, as files have it.
@@ -105,14 +102,13 @@ def _probabilities(combination, logits):
 
 
 def is_stock(model: tf.keras.Model) -> bool:
-  """Returns whether all layers are Keras's own."""
-  layers = model._flatten_layers()  # pylint: disable=protected-access
-  return all(type(layer).__module__.startswith('keras.') for layer in layers)
+  """Returns whether all layers and functions are Keras's own."""
+  return not any(_parts_beside(('keras',), model.get_config()))
 
 
 def has_own_parts(trained: Trained) -> bool:
   """Returns whether it has layers or functions that are neither Keras's nor of this package."""
-  return any(_own_parts(keras_model.config_of_zeros(trained.config)))
+  return any(_parts_beside(('keras', 'tff_noise'), keras_model.config_of_zeros(trained.config)))
 
 
 def input_of(trained: Trained) -> tuple[tuple[int | None, ...], str]:
@@ -121,14 +117,14 @@ def input_of(trained: Trained) -> tuple[tuple[int | None, ...], str]:
   return tuple(first['batch_input_shape'][1:]), first['dtype']
 
 
-def _own_parts(config) -> Iterator[str]:
-  """Names of these, anywhere in a configuration."""
+def _parts_beside(packages, config) -> Iterator[str]:
+  """Names of what is of no such package, anywhere in a configuration."""
   if isinstance(config, dict):
     name, module = config.get('class_name'), config.get('module')
     # Keras's own functions go by their name alone.
-    if name == 'function' or (name and module and module.partition('.')[0] not in _KNOWN):
+    if name == 'function' or (name and module and module.partition('.')[0] not in packages):
       yield name
     config = list(config.values())
   if isinstance(config, list | tuple):
     for part in config:
-      yield from _own_parts(part)
+      yield from _parts_beside(packages, part)

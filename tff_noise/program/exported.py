@@ -17,8 +17,9 @@ def write(run: run_directory.RunDirectory) -> list[str]:
 
   `models/final.keras` and the folder `models/final`, a SavedModel, are the model after the last
   round; `models/best_validation` of the round that is best on the validation set. Both take raw
-  pixels (uint8) to probabilities. A Keras file is missing where a model has layers that Keras does
-  not know; all are where clients have models of their own, which `models/final.npz` holds.
+  pixels (uint8) to probabilities. A Keras file is missing where a model has layers or functions
+  that Keras does not know; all are where clients have models of their own, which
+  `models/final.npz` holds.
 
   Raises:
     types.UsageError: If the models cannot be read, or the run cannot be written to.
@@ -47,7 +48,7 @@ def _write(run, which, saved_model, keras):
   model, folder = portable.build(models[0]), run.file(model_files.FOLDER)
   try:
     with tempfile.TemporaryDirectory(dir=folder, prefix='.partial-') as partial:
-      if portable.is_stock(model) and not portable.has_own_parts(models[0]):
+      if portable.is_stock(model):
         model.save(os.path.join(partial, 'model.keras'))
         os.replace(os.path.join(partial, 'model.keras'), keras)
       # Keras tells on stdout what it has exported.

@@ -105,9 +105,10 @@ def check_data(run: run_directory.RunDirectory, dataset: types.Dataset) -> None:
 
 def check_model(run: run_directory.RunDirectory, config: run_config.RunConfig) -> None:
   """As `check`, of the code alone in which the user's own model is written."""
+  files = of_files(config)
   then, now = (
       {name: digest for name, digest in found.items() if name.startswith('--model ')}
-      for found in (_recorded_by(run, of_files(config)), of_files(config))
+      for found in (_recorded_by(run, files), files)
   )
   _require_same(run, then, now, ', or load the SavedModel in its models/, which needs no code')
 

@@ -19,10 +19,12 @@ def load_code(run: run_directory.RunDirectory, models: Sequence[portable.Trained
     types.UsageError: If it is other code than the run was made with, is not there, or fails.
   """
   own = [trained for trained in models if portable.has_own_parts(trained)]
+  if not own:
+    return
   content = run_directory.read_json(run.file('config.json'))
   config = flags.config_of_run(content['flags'])
-  if not own or ':' not in config.model:
-    return
+  if ':' not in config.model:
+    return  # They are of a method of the user's own, which nothing here can build.
   inputs.check_model(run, config)
   function = params.named(config.model, 'model')
   shape, dtype = portable.input_of(own[0])
