@@ -56,6 +56,8 @@ class Dataset(NamedTuple):
     human_y: int32 `[n]`, what people called the examples, where that is known; or None.
     client: int32 `[n]` in `[0, C)`, every client having an example, who holds the examples by
       nature; or None.
+    client_names: C texts, what the data call these clients; empty where they are called 0 to C-1,
+      or nobody knows who holds what.
     similar_class: K classes, what each class is taken for in asymmetric noise (itself where it is
       not confused); or None where no such map is published.
     validation: A clean set at the server that is not part of the training data; or None.
@@ -74,6 +76,7 @@ class Dataset(NamedTuple):
   class_names: tuple[str, ...]
   human_y: np.ndarray | None = None
   client: np.ndarray | None = None
+  client_names: tuple[str, ...] = ()
   similar_class: tuple[int, ...] | None = None
   validation: Examples | None = None
   public: np.ndarray | None = None

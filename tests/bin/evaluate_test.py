@@ -50,6 +50,9 @@ class EvaluateTest(absltest.TestCase):
     self.assertAlmostEqual(
         numbers['worst_tenth_client_accuracy'], run.summary['worst_tenth_client_accuracy'],
     )
+    self.assertNotIn('client_names', numbers)
+    named = found._replace(client_names=tuple('abcdef')).numbers()
+    self.assertLen(named['client_names'], len(named['accuracy_by_client']))
     best = evaluation.evaluate(run, 'best_validation', examples.Source('validation'))
     self.assertAlmostEqual(
         best.numbers()['accuracy'], float(np.nanmax(run.metrics['validation_accuracy'])), places=6

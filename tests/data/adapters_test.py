@@ -41,7 +41,8 @@ class AdaptersTest(parameterized.TestCase):
     self.assertEqual(dataset.train_x.shape, (5, 4, 5, 1))
     self.assertEqual(int(dataset.train_x[0, 0, 0, 0]), 128)
     np.testing.assert_array_equal(dataset.train_y, [2, 0, 1, 0, 1])
-    np.testing.assert_array_equal(dataset.client, [0, 0, 0, 1, 1])
+    np.testing.assert_array_equal(dataset.client, [1, 1, 1, 0, 0])
+    self.assertEqual(dataset.client_names, ('a', 'b'))
     self.assertEqual((dataset.test_y.tolist(), dataset.class_names), ([1], ('x', 'y', 'z')))
 
   @parameterized.parameters(list, lambda clients: dict(enumerate(clients)))
@@ -53,6 +54,15 @@ class AdaptersTest(parameterized.TestCase):
     dataset = self._load(clients, test=[([0.5, 0.5], 0)])
     np.testing.assert_array_equal(dataset.train_x[:, 0], [0, 0, 0, 1, 1, 1])
     np.testing.assert_array_equal(dataset.client, [0, 0, 0, 1, 1, 1])
+    self.assertEqual(dataset.client_names, ())
+
+  def test_clients_keep_their_names(self):
+    for keys, expected in (((30, 7), ('7', '30')), (('w 9', 'w 10'), ('w 10', 'w 9'))):
+      dataset = self._load(
+          {key: [([float(k)], k % 2) for k in range(2)] for key in keys}, test=[([0.5], 0)]
+      )
+      np.testing.assert_array_equal(dataset.client, [1, 1, 0, 0])
+      self.assertEqual(dataset.client_names, expected)
 
   def test_a_test_set_of_clients_names_as_an_array_and_whole_numbers(self):
     dataset = self._load(
@@ -101,6 +111,8 @@ class AdaptersTest(parameterized.TestCase):
         ([[(np.full((2, 2), 7.0), 0)]], r'floats in .0, 1.'),
         ([], 'there are no examples'),
         ([[(image, 0)], []], 'client 1 has no examples: leave out'),
+        ({'ward': [(image, 0)], 'b': []}, 'client b has no examples: leave out'),
+        ({'ward': [(image, 0)], 1: [(image, 1)]}, "texts, or all by integers, found 'ward', 1: gi"),
         ([(image, 0), (image, 1)], r'found an example in their place: of one client, give \[ex'),
         ([[([[1.0, 2.0], [3.0]], 0)]], 'an array of numbers, found rows of other lengths'),
         (tf.data.Dataset.range(3), r'found _RangeDataset: of one client, give \[examples\]'),

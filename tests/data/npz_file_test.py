@@ -208,7 +208,7 @@ class MistakeTest(_Test):
     )
 
   @parameterized.product(
-      name=('y', 'clean_y', 'client'),
+      name=('y', 'clean_y'),
       kind=(((_N,), 'f4'), ((_N - 1,), 'i4'), ((_N, 1), 'i4'), ((_N,), '?'), ((_N,), 'U3')),
   )
   def test_integers(self, name, kind):
@@ -216,6 +216,15 @@ class MistakeTest(_Test):
     self.assert_refused(
         rf'{name} must be {_N} integers, one for each image, found ',
         _arrays(**{name: np.zeros(shape, dtype)}),
+    )
+
+  @parameterized.parameters(
+      ((_N,), 'f4'), ((_N - 1,), 'i4'), ((_N, 1), 'U3'), ((_N,), '?'), ((_N,), 'S3')
+  )
+  def test_clients(self, shape, dtype):
+    self.assert_refused(
+        f'client must be {_N} integers or texts, one for each image, found ',
+        _arrays(client=np.zeros(shape, dtype)),
     )
 
   def test_test_labels(self):

@@ -72,6 +72,8 @@ class DataTest(absltest.TestCase):
     self.assertLen(first.test_y, 8)
     np.testing.assert_array_equal(first.train_x, other.train_x)
     self.assertEqual(scene.num_clients, len(np.unique(first.client)))
+    self.assertLen(scene.client_names, scene.num_clients)
+    self.assertContainsSubset(scene.client_names, map(str, range(20)))
     with self.assertRaisesRegex(types.UsageError, 'at most the 40 training examples, got 41'):
       _load('--dataset=npz', path, '--subset=41', *_FEW)
     with self.assertRaisesRegex(types.UsageError, '--subset=1 has no example of '):

@@ -158,6 +158,14 @@ class ClientsTest(SummaryTestCase):
           ],
       )
 
+  def test_names_of_clients_stand_beside_their_numbers(self):
+    path = self.run_.file('clients.csv')
+    scene_ = _scene()._replace(client_names=('ward 3', 'a,b', 'é'))
+    summary.write_clients(path, scene_, np.array([3, 0, 7]), {})
+    rows = summary.read_rows(path)
+    self.assertEqual(list(rows[0])[:3], ['client', 'name', 'examples'])
+    self.assertEqual([r['name'] for r in rows], ['ward 3', 'a,b', 'é'])
+
   def test_columns_of_the_algorithm_follow(self):
     path = self.run_.file('clients.csv')
     own = {'lid': np.array([1.5, np.nan, 2.0]), 'taken_for_noisy': np.array([0, 0, 1])}

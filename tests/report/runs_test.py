@@ -221,6 +221,10 @@ class ReadClientsAndLabelsTest(parameterized.TestCase):
     np.testing.assert_array_equal(columns['client'], [0, 1])
     np.testing.assert_array_equal(columns['lid'], [1.5, np.nan])
 
+  def test_names_of_clients_are_no_column_of_numbers(self):
+    run = self._run(clients={'client': [0, 1], 'name': ['ward 3', 7]})
+    self.assertEqual(list(runs.read_clients(run)), ['client'])
+
   def test_unfinished_run_has_none_yet(self):
     run = runs.read_run(run_files.write_unfinished(self.path))
     self.assertEqual(runs.read_clients(run), {})

@@ -28,7 +28,8 @@ def write_npz(
   Args:
     path: The file, written if all of it can be read again.
     clients: A `tff.simulation.datasets.ClientData`; or one iterable of examples for each client,
-      such as a `tf.data.Dataset`, in a list or by name.
+      such as a `tf.data.Dataset`, in a list or by name, a text or an integer. `clients.csv` of a
+      run has the names.
     test: Examples for the test set, or a `ClientData` of them; without them a fifth of all become
       it.
     x: Where an example is a mapping, under which name its image (uint8, or floats in [0, 1]) or its
@@ -43,7 +44,7 @@ def write_npz(
   path = _path(path)
   names = _names(class_names)
   xs, ys, owners = [], [], []
-  for number, examples in enumerate(_by_client(clients)):
+  for name, examples in _by_client(clients):
     if isinstance(examples, tuple) and isinstance(examples[-1], numbers.Number):
       raise types.UsageError(
           'clients must be a list with the examples of each, found an example in their place: of '
@@ -53,15 +54,15 @@ def write_npz(
       image, label = _pair(example, x, y)
       xs.append(image)
       ys.append(label)
-      owners.append(number)
-    if number not in owners[-1:]:
-      raise types.UsageError(f'client {number} has no examples: leave out those that have none')
+      owners.append(name)
+    if name not in owners[-1:]:
+      raise types.UsageError(f'client {name} has no examples: leave out those that have none')
   arrays = {'x': _stacked(xs), 'y': np.array(ys), 'client': np.array(owners)}
   if test is not None:
-    several = _by_client(test) if hasattr(test, 'client_ids') else [test]
+    several = _by_client(test) if hasattr(test, 'client_ids') else [('', test)]
     pairs = [
         _pair(example, x, y)
-        for examples in several
+        for _, examples in several
         for example in _numpy(examples, 'test must be examples, not by client')
     ]
     arrays |= {
@@ -108,15 +109,26 @@ def _write(path, arrays):
 
 
 def _by_client(clients):
-  """The examples of each client in turn."""
+  """The name and the examples of each client in turn."""
   if hasattr(clients, 'create_tf_dataset_for_client'):
-    return (clients.create_tf_dataset_for_client(name) for name in clients.client_ids)
+    return ((name, clients.create_tf_dataset_for_client(name)) for name in clients.client_ids)
   if not isinstance(clients, Iterable) or hasattr(clients, 'as_numpy_iterator'):
     raise types.UsageError(
         'clients must be a ClientData, or a list or mapping with the examples of each, found '
         f'{type(clients).__name__}: of one client, give [examples]'
     )
-  return clients.values() if isinstance(clients, Mapping) else clients
+  if not isinstance(clients, Mapping):
+    return enumerate(clients)
+  if not (_all(clients, str) or _all(clients, numbers.Integral)):
+    raise types.UsageError(
+        'clients must be named by texts, or all by integers, found '
+        f'{", ".join(map(repr, list(clients)[:3]))}: give str(name)'
+    )
+  return clients.items()
+
+
+def _all(values, kind):
+  return all(isinstance(value, kind) for value in values)
 
 
 def _numpy(examples, wanted):

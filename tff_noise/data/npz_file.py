@@ -9,6 +9,7 @@ import numpy as np
 
 from tff_noise import rng
 from tff_noise import types
+from tff_noise.data import natural_clients
 
 _EXPECTED = (
     'x (uint8 [n, height, width] or [n, height, width, channels], or features, floats [n, d]) and '
@@ -188,11 +189,16 @@ def _test_set(arrays, x, true_y, test, path):
 
 
 def _owners(arrays, size, train, path):
-  """Returns the clients as 0 to C-1, counting those that keep a training example; or None."""
+  """Returns, see `natural_clients`, those that keep a training example; None without any."""
   if 'client' not in arrays:
-    return None
-  _, owner = np.unique(_integers(arrays, 'client', path, size)[train], return_inverse=True)
-  return owner.astype(np.int32)
+    return None, ()
+  client = arrays['client']
+  if client.dtype.kind not in 'iuU' or client.shape != (size,):
+    raise types.UsageError(
+        f'{path}: client must be {size} integers or texts, one for each image, found '
+        f'{client.dtype} of shape {client.shape}; correct it'
+    )
+  return natural_clients.number(client[train])
 
 
 def load(data_dir: str) -> types.Dataset:
@@ -200,9 +206,9 @@ def load(data_dir: str) -> types.Dataset:
 
   `x` are the images, or features, which the model takes as they are: bring them to a common scale.
   `y` are their labels. If there are `clean_y` too, these are the true classes
-  and `y` what people called them. `client` says who holds an example, as any integer. Without
-  `x_test` and `y_test`, one example in five, always the same ones, becomes the test set, with its
-  clean label.
+  and `y` what people called them. `client` says who holds an example, as any integer or text.
+  Without `x_test` and `y_test`, one example in five, always the same ones, becomes the test set,
+  with its clean label.
 
   Args:
     data_dir: The file, or a folder with it and no other `.npz`.
@@ -218,6 +224,7 @@ def load(data_dir: str) -> types.Dataset:
   train, test = _split(arrays, len(x), path)
   test_x, test_y = _test_set(arrays, x, true_y, test, path)
   num_classes = _count_classes(np.union1d(y, true_y), test_y, path)
+  client, client_names = _owners(arrays, len(x), train, path)
   absent = np.setdiff1d(np.arange(num_classes), true_y)
   if absent.size and 'class_names' not in arrays:
     raise types.UsageError(
@@ -236,5 +243,6 @@ def load(data_dir: str) -> types.Dataset:
       pixel_offset=0.0,
       class_names=_class_names(arrays, num_classes, path),
       human_y=y[train] if 'clean_y' in arrays else None,
-      client=_owners(arrays, len(x), train, path),
+      client=client,
+      client_names=client_names,
   )

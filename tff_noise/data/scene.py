@@ -25,6 +25,12 @@ _DAMAGE = (
     zipfile.BadZipFile, zlib.error, tokenize.TokenError,
 )
 
+# The arrays of a scene's file, and which kind of NumPy's each is.
+_KINDS = {
+    'client_of': 'i', 'noisy_label': 'i', 'clean_label': 'i', 'nominal_rate': 'f',
+    'is_noisy_client': 'b', 'notes': 'U', 'client_names': 'U',
+}
+_MAY_LACK = 'client_names'
 
 # The owner of an example that no client holds: the server keeps it, clean, for validation.
 SERVER = -1
@@ -54,6 +60,7 @@ class Scene(NamedTuple):
       for which it is known; nan where it is for none.
     is_noisy_client: bool `[C]`, whose `nominal_rate` is above `clean_rate`.
     notes: One sentence for each correction the partition needed, and warnings about the noise.
+    client_names: C texts, what the data call the clients; empty where they are called 0 to C-1.
   """
 
   client_of: np.ndarray
@@ -62,6 +69,7 @@ class Scene(NamedTuple):
   nominal_rate: np.ndarray
   is_noisy_client: np.ndarray
   notes: tuple[str, ...]
+  client_names: tuple[str, ...] = ()
 
   @property
   def num_clients(self) -> int:
@@ -163,7 +171,10 @@ def build(dataset: types.Dataset, spec: SceneSpec, seed: int) -> Scene:
   else:
     owners = split(_best_known(dataset, ids))
     noisy = corrupt(owners.client_of)
-  return _assemble(clean, ids, owners, noisy)
+  found = _assemble(clean, ids, owners, noisy)
+  if spec.partition.name == 'natural':
+    return found._replace(client_names=dataset.client_names)
+  return found
 
 
 def _held_out(dataset, spec, seed):
@@ -222,13 +233,17 @@ def centralised(scene: Scene) -> Scene:
       client_of=np.where(scene.client_of == SERVER, SERVER, 0).astype(np.int32),
       nominal_rate=np.array([rate]),
       is_noisy_client=np.array([scene.is_noisy_client.any()]),
+      client_names=(),
   )
 
 
 def save(scene: Scene, path: str) -> None:
   """Writes the scene to `path` (`.npz`), whole or not at all."""
   content = io.BytesIO()  # What compresses complains of a disk that is full in its own way.
-  np.savez_compressed(content, **scene._replace(notes=np.array(scene.notes, np.str_))._asdict())
+  arrays = scene._asdict() | {'notes': np.array(scene.notes, np.str_)}
+  if not scene.client_names:
+    del arrays[_MAY_LACK]
+  np.savez_compressed(content, **arrays)
   temporary = path + '.partial'
   with open(temporary, 'wb') as file:
     file.write(content.getvalue())
@@ -254,7 +269,9 @@ def read(path: str) -> Scene:
   """
   try:
     with np.load(path, allow_pickle=False) as file:
-      arrays = {name: file[name] for name in Scene._fields}
+      arrays = {
+          name: file[name] for name in _KINDS if name != _MAY_LACK or name in file.files
+      }
   except FileNotFoundError:
     raise types.UsageError(f'scene {path}: no such file') from None
   except _DAMAGE as error:
@@ -270,26 +287,25 @@ def read(path: str) -> Scene:
       nominal_rate=arrays['nominal_rate'].astype(np.float64),
       is_noisy_client=arrays['is_noisy_client'],
       notes=tuple(map(str, arrays['notes'])),
+      client_names=tuple(map(str, arrays.get('client_names', ()))),
   )
 
 
 def _check_arrays(arrays, path):
   """Raises `UsageError` where an array is not of the documented kind."""
-  kinds = {
-      'client_of': 'i', 'noisy_label': 'i', 'clean_label': 'i', 'nominal_rate': 'f',
-      'is_noisy_client': 'b', 'notes': 'U',
-  }
-  for name, kind in kinds.items():
-    if arrays[name].ndim != 1 or arrays[name].dtype.kind != kind:
+  for name, array in arrays.items():
+    if array.ndim != 1 or array.dtype.kind != _KINDS[name]:
       raise types.UsageError(
-          f'scene {path}: {name} must be a vector of kind {kind!r}, found '
-          f'{arrays[name].dtype} of shape {arrays[name].shape}'
+          f'scene {path}: {name} must be a vector of kind {_KINDS[name]!r}, found '
+          f'{array.dtype} of shape {array.shape}'
       )
   rate = arrays['nominal_rate']
   if not (np.isnan(rate) | ((rate >= 0) & (rate <= 1))).all():
     raise types.UsageError(f'scene {path}: nominal_rate is not within 0 to 1')
   if rate.shape != arrays['is_noisy_client'].shape:
     raise types.UsageError(f'scene {path}: nominal_rate and is_noisy_client differ in length')
+  if len(arrays.get('client_names', rate)) != len(rate):
+    raise types.UsageError(f'scene {path}: client_names are not those of {len(rate)} clients')
   if len({len(arrays[name]) for name in ('client_of', 'noisy_label', 'clean_label')}) != 1:
     raise types.UsageError(f'scene {path}: its labels and clients differ in length')
   for name, least in (('noisy_label', 0), ('clean_label', types.UNKNOWN)):

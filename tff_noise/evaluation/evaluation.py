@@ -31,6 +31,7 @@ class Evaluation(NamedTuple):
     labels: int32 `[n]`, true classes; `types.UNKNOWN` where nobody knows.
     probabilities: float32 `[n, K]`.
     by_client: float64 `[C]`, see `quality.client_accuracy`; None on other data.
+    client_names: C names; empty where clients have numbers alone.
     names: Of the examples: positions, or paths of files.
     models: Paths of the models, within the run directory.
   """
@@ -41,6 +42,7 @@ class Evaluation(NamedTuple):
   labels: np.ndarray
   probabilities: np.ndarray
   by_client: np.ndarray | None
+  client_names: Sequence[str]
   names: Sequence[str]
   models: Sequence[str]
 
@@ -75,6 +77,8 @@ class Evaluation(NamedTuple):
           'worst_tenth_client_accuracy': quality.worst_tenth(self.by_client),
           'accuracy_by_client': _numbers(self.by_client),
       }
+      if self.client_names:
+        found['client_names'] = list(self.client_names)
     return found
 
   def text(self) -> str:
@@ -131,6 +135,7 @@ def evaluate(run: runs.Run, which: str, source: examples_lib.Source) -> Evaluati
       labels=examples.y,
       probabilities=probabilities,
       by_client=quality.client_accuracy(confusion, scene) if own else None,
+      client_names=scene.client_names,
       names=examples_lib.names(examples.x),
       models=exported.write(directory),
   )

@@ -7,6 +7,7 @@ import numpy as np
 from tff_noise import rng
 from tff_noise import types
 from tff_noise.data import image_folder
+from tff_noise.data import natural_clients
 from tff_noise.data import scene as scene_lib
 from tff_noise.data import sources
 from tff_noise.program import run_config
@@ -56,12 +57,12 @@ def _subset(dataset, size):
   def part(values):
     return None if values is None else values[ids]
 
-  client = part(dataset.client)
-  if client is not None:
-    client = np.unique(client, return_inverse=True)[1].astype(np.int32)
+  client, names = None, ()
+  if dataset.client is not None:
+    client, names = natural_clients.part(dataset.client[ids], dataset.client_names)
   return dataset._replace(
       train_x=dataset.train_x[ids], train_y=dataset.train_y[ids], human_y=part(dataset.human_y),
-      client=client,
+      client=client, client_names=names,
   )
 
 

@@ -123,6 +123,7 @@ def write_clients(
   """
   columns = {
       'client': range(len(scene.sizes)),
+      **({'name': scene.client_names} if scene.client_names else {}),
       'examples': scene.sizes,
       'nominal_noise_rate': scene.nominal_rate,
       'realised_noise_rate': scene.realised_rate,

@@ -141,11 +141,14 @@ def read_scene(run: Run) -> scene_lib.Scene:
 def read_clients(run: Run) -> dict[str, np.ndarray]:
   """Returns the columns of `clients.csv`, float64 `[C]`; {} where an unfinished run has none yet.
 
+  The clients' names, which may be anything, are left out.
+
   Raises:
     types.UsageError: If the file is damaged, or missing in a finished run.
   """
   path = os.path.join(run.path, 'clients.csv')
   columns = _read_table(path, 'client', run.finished)
+  columns.pop('name', None)
   if columns and not np.array_equal(columns['client'], np.arange(len(columns['client']))):
     raise types.UsageError(f'{path} is damaged: its clients are not 0, 1, 2, ...')
   for name, values in columns.items():

@@ -1,0 +1,33 @@
+"""The clients that a data set itself knows, by numbers and by what it calls them."""
+
+import numpy as np
+
+
+def number(called: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+  """Returns the clients as 0 to C-1, in the order of their names, and the names.
+
+  Args:
+    called: `[n]`, integers or texts, what the holder of each example is called.
+
+  Returns:
+    int32 `[n]`, every number below C being there, and C texts; none where they only repeat the
+    numbers.
+  """
+  found, client = np.unique(called, return_inverse=True)
+  return client.astype(np.int32), _unless_numbers(map(str, found))
+
+
+def part(client: np.ndarray, names: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...]]:
+  """Returns what `number` does for those of its clients that are left, in the same order.
+
+  Args:
+    client: int32 `[m]`, some of the numbers that it returned.
+    names: The names that it returned.
+  """
+  left, renumbered = np.unique(client, return_inverse=True)
+  return renumbered.astype(np.int32), _unless_numbers(names[k] if names else str(k) for k in left)
+
+
+def _unless_numbers(names):
+  names = tuple(names)
+  return () if names == tuple(map(str, range(len(names)))) else names
