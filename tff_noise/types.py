@@ -172,6 +172,8 @@ class LocalTraining(NamedTuple):
     loss: What l is.
     optimizer: 'sgd', or 'adam' with its usual constants; momentum is of SGD alone.
     schedule: Of the step size over the run's rounds.
+    mixup_alpha: Of `clients.label_loss`, 0 for none.
+    logit_adjustment: tau there, 0 for none.
   """
 
   epochs: int = 5
@@ -183,6 +185,8 @@ class LocalTraining(NamedTuple):
   loss: CrossEntropy = CrossEntropy()
   optimizer: str = 'sgd'
   schedule: Schedule = Schedule()
+  mixup_alpha: float = 0.0
+  logit_adjustment: float = 0.0
 
   def require_sgd(self, name: str) -> None:
     """Raises `UsageError` where steps are not those of SGD, which `name` reckons with."""

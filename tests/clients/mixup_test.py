@@ -8,6 +8,7 @@ from absl.testing import parameterized
 from tests import federated_test_case
 from tests import toy
 from tests.clients import one_client
+from tff_noise import types
 from tff_noise.clients import mixup
 from tff_noise.data import client_data
 from tff_noise.models import keras_model
@@ -125,13 +126,14 @@ class MixupTest(federated_test_case.FederatedTestCase):
     np.testing.assert_array_equal(first[0], again[0])
     self.assertNotEqual(first[3], other[3])
 
-  def test_vanishing_alpha_stays_finite(self):
-    # Both gammas may be 0 in float32.
-    x = np.random.default_rng(0).integers(1, 256, (3, 40)).astype(np.uint8)
-    for round_num in range(1, 4):
-      images, *_, share = self._shown(x, np.array([1, 2, 3]), 1e-4, round_num=round_num)
-      self.assertTrue(np.isfinite(images).all())
-      self.assertBetween(share, 0, 1)
+  def test_the_smallest_alpha_gives_almost_all_or_nothing(self):
+    shares = np.array([mixup.draw_share(tf.constant([7, i]), 0.05) for i in range(300)])
+    self.assertGreater(np.mean((shares < 1e-2) | (shares > 1 - 1e-2)), 0.7)
+    self.assertAlmostEqual(shares.mean(), 0.5, delta=0.12)
+
+  def test_alpha_below_what_float32_can_draw_is_refused(self):
+    with self.assertRaisesRegex(types.UsageError, '^alpha of mixup must be 0, .* got 0.0001: '):
+      mixup.draw_share(tf.constant([7, 0]), 1e-4)
 
 
 if __name__ == '__main__':

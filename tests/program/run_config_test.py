@@ -66,6 +66,8 @@ _VALID = {
     'label_smoothing': 0.0,
     'temperature': 1.0,
     'temperature_reading': 'divide',
+    'mixup_alpha': 0.0,
+    'logit_adjustment': 0.0,
     'seed': 0,
     'aggregation': 'mean',
     'update_bound': 1.0,
@@ -167,6 +169,8 @@ _INVALID = {
     'momentum': ([-0.1, 1.0, 1.5, _NAN, _INF], 'in [0, 1)'),
     'validation_fraction': ([-0.1, 1.0, 1.5, _NAN, _INF], 'in [0, 1)'),
     'label_smoothing': ([-0.1, 1.0, 1.5, _NAN, _INF], 'in [0, 1)'),
+    'mixup_alpha': ([-0.1, _NAN, _INF], 'at least 0, and finite'),
+    'logit_adjustment': ([-0.1, _NAN, _INF], 'at least 0, and finite'),
     'partition_p': ([0.0, -0.1, 1.0001, _NAN, _INF], 'in (0, 1]'),
     'partition_alpha': ([0.0, -0.1, _NAN, _INF, -_INF], 'positive and finite'),
     'noise_rate': ([-0.1, 1.0001, _NAN, _INF], 'in [0, 1]'),
@@ -207,7 +211,8 @@ _OTHER = {
     'local_optimizer': 'adam', 'early_stopping': 3, 'average_models': 0.8,
     'learning_rate_schedule': 'cosine:50',
     'weight_decay': 0.1, 'augmentation': 'crop_flip', 'label_smoothing': 0.1, 'temperature': 10.0,
-    'temperature_reading': 'rescale', 'seed': 1, 'aggregation': 'secure_sum', 'update_bound': 2.0,
+    'temperature_reading': 'rescale', 'mixup_alpha': 0.2, 'logit_adjustment': 1.0,
+    'seed': 1, 'aggregation': 'secure_sum', 'update_bound': 2.0,
     'label_epsilon': '0.82', 'label_prior': 'inverse',
     'training_labels': 'private', 'client_dp_noise': 0.5, 'client_dp_clip': 2.0, 'eval_every': 2,
     'client_dp_mechanism': 'discrete_gaussian', 'noise_source': 'system',
@@ -388,6 +393,9 @@ class CombinationTest(parameterized.TestCase):
     ):
       _config(label_prior='none', training_labels='private')
     _config(method='fedavg', training_labels='private')
+    with self.assertRaisesRegex(types.UsageError, '^--logit_adjustment cannot be given with --tr'):
+      _config(method='fedavg', training_labels='private', logit_adjustment=1.0)
+    _config(method='fedavg', training_labels='private', mixup_alpha=1.0)
 
   def test_method_that_corrects_labels_takes_no_reports(self):
     fedcorr = {'method': 'fedcorr', 'allow_per_client_disclosure': True}
@@ -633,7 +641,7 @@ class PartsTest(parameterized.TestCase):
     training = _config(
         local_epochs=3, batch_size=7, learning_rate=0.1, momentum=0.9, weight_decay=1e-4,
         augmentation='crop_flip', label_smoothing=0.2, temperature=10.0,
-        temperature_reading='rescale',
+        temperature_reading='rescale', mixup_alpha=0.2, logit_adjustment=1.0,
     ).local_training
     self.assertEqual(
         training,
@@ -643,6 +651,7 @@ class PartsTest(parameterized.TestCase):
             loss=types.CrossEntropy(
                 label_smoothing=0.2, temperature=10.0, temperature_reading='rescale'
             ),
+            mixup_alpha=0.2, logit_adjustment=1.0,
         ),
     )
 

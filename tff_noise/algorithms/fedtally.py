@@ -78,6 +78,7 @@ from tff_noise import types
 from tff_noise.algorithms import algorithm
 from tff_noise.algorithms import averaged_model
 from tff_noise.algorithms import parameters
+from tff_noise.clients import label_loss
 from tff_noise.clients import loops
 from tff_noise.clients import mixup
 from tff_noise.clients import program
@@ -225,14 +226,6 @@ def certainty_bins(probabilities: tf.Tensor) -> tf.Tensor:
   return tf.minimum(tf.cast(_BINS_A_DECADE * decades, tf.int32), BINS - 1)
 
 
-def log_prior(targets: tf.Tensor) -> tf.Tensor:
-  """Returns float32 `[K]`, `log(K pi)` of q, float32 `[n, K]`."""
-  num_classes = targets.shape[1]
-  n = tf.cast(tf.shape(targets)[0], tf.float32)
-  pi = (tf.reduce_sum(targets, axis=0) + 1) / (n + num_classes)
-  return tf.math.log(num_classes * pi)
-
-
 def _teacher(client, p):
   """The logits of the model that judges labels."""
   if not p.average:
@@ -290,7 +283,7 @@ def client(
     return program.Columns({
         'targets': targets,
         # The same for all.
-        'adjustment': tf.zeros_like(targets) + log_prior(targets),
+        'adjustment': tf.zeros_like(targets) + label_loss.log_prior(targets),
         'log_likelihoods': found,
         'wrong': judged.wrong,
         'bins': certainty_bins(sure),

@@ -23,6 +23,7 @@ place of `-log p` in the cross-entropy that these flags make, see
 from tff_noise import types
 from tff_noise.algorithms import algorithm
 from tff_noise.algorithms import parameters
+from tff_noise.clients import label_loss
 from tff_noise.clients import program
 from tff_noise.federated import computation
 from tff_noise.federated import task as task_lib
@@ -32,10 +33,10 @@ from tff_noise.models import losses
 def client(p: parameters.GCEParams, training: types.LocalTraining) -> program.ClientProgram:
   """Local SGD on L_q."""
 
-  def loss(s):
-    return losses.generalised_cross_entropy(s.logits, s.labels, q=p.q, form=training.loss)
+  def loss(logits, labels):
+    return losses.generalised_cross_entropy(logits, labels, q=p.q, form=training.loss)
 
-  return program.ClientProgram(loss=loss)
+  return label_loss.client(loss, training)
 
 
 def build(task: task_lib.Task, p: parameters.GCEParams) -> algorithm.Algorithm:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tff_noise import types
 from tff_noise.algorithms import algorithm
+from tff_noise.clients import label_loss
 from tff_noise.clients import program
 from tff_noise.federated import computation
 from tff_noise.federated import task as task_lib
@@ -16,9 +17,11 @@ from tff_noise.optimizers import catalog
 
 def client(training: types.LocalTraining, **more: Any) -> program.ClientProgram:
   """Returns local training by cross-entropy; `more` are further attributes of the program."""
-  return program.ClientProgram(
-      loss=lambda s: losses.cross_entropy(s.logits, s.labels, training.loss), **more
-  )
+
+  def loss(logits, labels):
+    return losses.cross_entropy(logits, labels, training.loss)
+
+  return label_loss.client(loss, training, **more)
 
 
 def build_process(task: task_lib.Task) -> computation.Computation:

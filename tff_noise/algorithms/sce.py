@@ -15,6 +15,7 @@ both terms are of the probabilities and labels that these flags make, see
 from tff_noise import types
 from tff_noise.algorithms import algorithm
 from tff_noise.algorithms import parameters
+from tff_noise.clients import label_loss
 from tff_noise.clients import program
 from tff_noise.federated import computation
 from tff_noise.federated import task as task_lib
@@ -24,12 +25,12 @@ from tff_noise.models import losses
 def client(p: parameters.SCEParams, training: types.LocalTraining) -> program.ClientProgram:
   """Local SGD on SCE."""
 
-  def loss(s):
+  def loss(logits, labels):
     return losses.symmetric_cross_entropy(
-        s.logits, s.labels, forward=p.alpha, reverse=p.beta, form=training.loss
+        logits, labels, forward=p.alpha, reverse=p.beta, form=training.loss
     )
 
-  return program.ClientProgram(loss=loss)
+  return label_loss.client(loss, training)
 
 
 def build(task: task_lib.Task, p: parameters.SCEParams) -> algorithm.Algorithm:

@@ -4,12 +4,15 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
+from tff_noise import types
 from tff_noise.clients import program
 from tff_noise.clients import seeds
 
 # Names of the columns: the other image of a blend, by its place in the batch, its label, and the
 # share of the first.
 OTHERS, OTHER_LABELS, SHARE = 'others', 'other_labels', 'share'
+
+_SMALLEST_ALPHA = 0.05
 
 
 def transform(
@@ -44,7 +47,17 @@ def transform(
 
 
 def draw_share(seed: tf.Tensor, alpha: float) -> tf.Tensor:
-  """Returns float32 `[]`, lambda from Beta(alpha, alpha) for a positive alpha."""
+  """Returns float32 `[]`, lambda from Beta(alpha, alpha).
+
+  Raises:
+    types.UsageError: If alpha is below 0.05: both gammas would often be below all of float32, and
+      lambda 1/2 then.
+  """
+  if alpha < _SMALLEST_ALPHA:
+    raise types.UsageError(
+        f'alpha of mixup must be 0, for none, or at least {_SMALLEST_ALPHA}, got {alpha}: float32 '
+        'has no numbers as small as those that a smaller one is drawn by'
+    )
   # Beta(a, a) is G / (G + G') of two Gamma(a).
   gamma = tf.random.stateless_gamma([2], seed, alpha)
   return tf.math.divide_no_nan(gamma[0], gamma[0] + gamma[1])

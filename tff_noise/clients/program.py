@@ -347,6 +347,7 @@ class ClientProgram(NamedTuple):
     reports: What `final` sends for the server to see by client.
     uses_received_model: Whether steps look at the model that training starts from, which is the
       received one but for what `start` puts into it: another network.
+    is_of_labels: Whether `label_loss` made it.
   """
 
   loss: Callable[[Step], Any] | None = None
@@ -363,6 +364,7 @@ class ClientProgram(NamedTuple):
   sums: tuple[uplink.UplinkSum, ...] = ()
   reports: tuple[uplink.UplinkReport, ...] = ()
   uses_received_model: bool = False
+  is_of_labels: bool = False
 
 
 class Declared(NamedTuple):

@@ -158,6 +158,12 @@ def _define_all():
       ('Training', text, 'temperature_reading', 'divide',
        'divide: logits are divided by the temperature T; rescale: and the loss multiplied by T^2, '
        'so that gradients keep their size. ClipFL does not say which.'),
+      ('Training', real, 'mixup_alpha', 0.0,
+       'Blend each image with another of its batch, by a share drawn from Beta(alpha, alpha); 0 '
+       'for none. For methods that are a loss alone, such as fedavg, gce and sce.'),
+      ('Training', real, 'logit_adjustment', 0.0,
+       'tau: each client trains on logits + tau log(K pi), pi the shares of its labels; 0 for '
+       'none. For the same methods.'),
       ('Training', integer, 'seed', 0, 'All randomness is a function of it.'),
       ('Privacy', text, 'label_epsilon', '0.81',
        'epsilon of the label reports, a positive decimal number.'),

@@ -110,6 +110,8 @@ class RunConfig:
   label_smoothing: float
   temperature: float
   temperature_reading: str
+  mixup_alpha: float
+  logit_adjustment: float
   seed: int
   aggregation: str
   update_bound: float
@@ -202,6 +204,13 @@ class RunConfig:
     if self.local_optimizer != 'sgd':
       self._require(
           'momentum', not self.momentum, f'0 with --local_optimizer={self.local_optimizer}'
+      )
+    for name in ('mixup_alpha', 'logit_adjustment'):
+      self._require(name, 0 <= getattr(self, name) < float('inf'), 'at least 0, and finite')
+    if self.logit_adjustment and self.training_labels == 'private':
+      raise types.UsageError(
+          '--logit_adjustment cannot be given with --training_labels=private: it counts labels, '
+          'and these are flipped; leave one of them out'
       )
     for name in ('validation_fraction', 'label_smoothing'):
       self._require(name, 0 <= getattr(self, name) < 1, 'in [0, 1)')
@@ -491,6 +500,8 @@ class RunConfig:
         types.CrossEntropy(self.label_smoothing, self.temperature, self.temperature_reading),
         self.local_optimizer,
         step_sizes.parse(self.learning_rate_schedule),
+        self.mixup_alpha,
+        self.logit_adjustment,
     )
 
   def identity(self) -> dict[str, object]:
