@@ -33,20 +33,19 @@ METHOD = catalog.Entry(
 def build(task, params):
   """Returns the algorithm: what a client computes, and what the server does in a round."""
   from tff_noise.algorithms import algorithm
-  from tff_noise.clients import program
+  from tff_noise.clients import label_loss
   from tff_noise.federated import computation
   from tff_noise.models import losses
 
-  def loss(step):
+  def loss(logits, labels):
     # `training.loss` has smoothing, temperature and the flips of private labels.
-    cross_entropy = losses.cross_entropy(step.logits, step.labels, task.training.loss)
+    cross_entropy = losses.cross_entropy(logits, labels, task.training.loss)
     # 1 - p_y is half the mean absolute error, and L_q of GCE for q = 1.
-    absolute = losses.generalised_cross_entropy(
-        step.logits, step.labels, q=1.0, form=task.training.loss
-    )
+    absolute = losses.generalised_cross_entropy(logits, labels, q=1.0, form=task.training.loss)
     return (1 - params.weight) * cross_entropy + params.weight * absolute
 
-  client = program.ClientProgram(loss=loss)
+  # Of logits and labels alone: --mixup_alpha and --logit_adjustment are added to it.
+  client = label_loss.client(loss, task.training)
   return algorithm.of_rounds(task, computation.train('a round of train', task, client))
 
 
