@@ -390,6 +390,9 @@ class OptimizerTest(federated_test_case.FederatedTestCase):
       (program.Sent(own={'seen': np.float32(1)}, sums={'moved': 1.0}),
        r"keeps 'seen' as its own, int32 \(\): `final` sends float32 \(\)"),
       (program.Sent(own={'seen': [1, 2]}, sums={'moved': 1.0}), 'keeps .* something of another'),
+      (program.Sent([np.zeros((2, 2))], sums={'moved': 1.0}), 'trains a .* something of another'),
+      (program.Sent(tff.learning.models.ModelWeights([np.zeros(4)], []), sums={'moved': 1.0}),
+       r'sends another update, float32 \(2, 2\): `final` sends float64 \(4,\)'),
       (program.Sent(own={'drift': np.zeros((2, 3), np.float32)}, sums={'moved': 1.0}),
        r"keeps 'drift' as its own, float32 \(None, 2\): `final` sends float32 \(2, 3\)"),
   )

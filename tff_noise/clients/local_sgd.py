@@ -398,6 +398,9 @@ def _finish(work, client, trained):
     sent = program.final(result._replace(carry=carry))
     sent = _declared(program, sent, client.own)
     if sent.update is not None:
+      if trains and program is work.programs[0]:
+        # What an optimizer makes of it is for its own server.
+        _require_like('trains a model and sends another update', result.update, sent.update)
       result = result._replace(update=sent.update)
     if sent.weight is not None:
       weight = tf.clip_by_value(tf.cast(sent.weight, tf.float32), 0.0, num_examples)
