@@ -1,6 +1,7 @@
 """Tests of data of others as a file for --dataset=npz."""
 
 import os
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -55,6 +56,14 @@ class AdaptersTest(parameterized.TestCase):
     np.testing.assert_array_equal(dataset.train_x[:, 0], [0, 0, 0, 1, 1, 1])
     np.testing.assert_array_equal(dataset.client, [0, 0, 0, 1, 1, 1])
     self.assertEqual(dataset.client_names, ())
+
+  def test_ids_of_client_data_are_checked_as_names_are(self):
+    for ids, message in (
+        (('1', 1), "found '1', 1"), (('b', 'a', 'b'), "two clients are named 'b'")
+    ):
+      with mock.patch.object(_ClientData, 'client_ids', ids):
+        with self.assertRaisesRegex(types.UsageError, message):
+          adapters.write_npz(self.path, _ClientData(), x='pixels', y='label')
 
   def test_clients_keep_their_names(self):
     for keys, expected in (((30, 7), ('7', '30')), (('w 9', 'w 10'), ('w 10', 'w 9'))):
@@ -112,7 +121,11 @@ class AdaptersTest(parameterized.TestCase):
         ([], 'there are no examples'),
         ([[(image, 0)], []], 'client 1 has no examples: leave out'),
         ({'ward': [(image, 0)], 'b': []}, 'client b has no examples: leave out'),
-        ({'ward': [(image, 0)], 1: [(image, 1)]}, "texts, or all by integers, found 'ward', 1: gi"),
+        ({'ward': [(image, 0)], 1: [(image, 1)]}, "texts, or all by integers .* found 'ward', 1: "),
+        ({True: [(image, 0)], False: [(image, 1)]}, 'texts, or all by integers .* found True, Fa'),
+        ({2**64: [(image, 0)], 1: [(image, 1)]}, 'texts, or all by integers of 64 bits, found'),
+        ({'a': [(image, 0)], 'a\0': [(image, 1)]}, r"integers .* found 'a', 'a.x00': give other"),
+        ({'a\ud800': [([0.5], i % 2) for i in range(9)]}, 'is no text that UTF-8 has: give client'),
         ([(image, 0), (image, 1)], r'found an example in their place: of one client, give \[ex'),
         ([[([[1.0, 2.0], [3.0]], 0)]], 'an array of numbers, found rows of other lengths'),
         (tf.data.Dataset.range(3), r'found _RangeDataset: of one client, give \[examples\]'),

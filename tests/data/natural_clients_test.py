@@ -14,6 +14,9 @@ class NaturalClientsTest(parameterized.TestCase):
       ([8, 3, -1, 3], [2, 1, 0, 1], ('-1', '3', '8')),
       ([1, 2, 2], [0, 1, 1], ('1', '2')),
       (['w', 'é', 'w'], [0, 1, 0], ('w', 'é')),
+      (['10', '9', '10'], [1, 0, 1], ('9', '10')),
+      (['1', '0'], [1, 0], ()),
+      (['10', '09', '10'], [1, 0, 1], ('09', '10')),
   )
   def test_by_hand(self, called, client, names):
     found, found_names = natural_clients.number(np.array(called))
@@ -22,6 +25,11 @@ class NaturalClientsTest(parameterized.TestCase):
     again, again_names = natural_clients.part(found, found_names)
     np.testing.assert_array_equal(again, client)
     self.assertEqual(again_names, names)
+
+  @parameterized.parameters(('a' * 201, "^'a+'... has 201 char"), ('a\ud800', 'is no text that UT'))
+  def test_what_no_file_of_results_could_have_is_refused(self, name, message):
+    with self.assertRaisesRegex(ValueError, message):
+      natural_clients.number(np.array([name, 'b']))
 
   @parameterized.parameters(
       ([0, 1, 2, 3], ('2', '3')), ([5, 7, 12, 9], ('9', '12')), (['a', 'b', 'c', 'd'], ('c', 'd'))

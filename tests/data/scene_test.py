@@ -522,7 +522,7 @@ class SaveAndLoadTest(parameterized.TestCase):
   def test_round_trip_keeps_values_and_types(self, *fields):
     saved = scene.Scene(*fields)
     scene.save(saved, self.path)
-    loaded = scene.load(self.path, _dataset())
+    loaded = scene.load(self.path, _dataset(client_names=saved.client_names))
     self.assertIsInstance(loaded, scene.Scene)
     _assert_same(saved, loaded)
 
@@ -536,7 +536,11 @@ class SaveAndLoadTest(parameterized.TestCase):
     with np.load(self.path) as file:
       self.assertNotIn('client_names', file.files)
     scene.save(_scene(client_names=('a',)), self.path)
-    self._assert_refused('client_names are not those of 2 clients')
+    self._assert_refused('client_names are not 2 different names')
+    scene.save(_scene(client_names=('a', 'a')), self.path)
+    self._assert_refused('client_names are not 2 different names')
+    scene.save(_scene(client_names=('a', 'b')), self.path)
+    self._assert_refused('its clients have other names', _dataset(client_names=('a', 'c')))
 
   def test_save_leaves_one_file_and_replaces_it(self):
     scene.save(_scene(), self.path)

@@ -242,12 +242,12 @@ class CheckSameRunTest(RunDirectoryTestCase):
   def test_same_flags(self):
     identity = {'seed': 0, 'param': ['a=1'], 'scene': None, 'rate': 0.1}
     self.make(config={'flags': identity})
-    run_directory.check_same_run(self.run_, identity)
+    run_directory.check_same_run(self.run_, identity, {})
 
   def test_changed_flags_are_named_with_both_values(self):
     self.make(config={'flags': {'seed': 0, 'rounds': 5, 'rate': 0.1}})
     with self.assertRaises(types.UsageError) as caught:
-      run_directory.check_same_run(self.run_, {'seed': 1, 'rounds': 5, 'rate': 0.2})
+      run_directory.check_same_run(self.run_, {'seed': 1, 'rounds': 5, 'rate': 0.2}, {})
     self.assert_one_line(
         caught.exception,
         '^run run was started with other flags: --rate was 0.1, now 0.2; --seed was 0, now 1. '
@@ -257,25 +257,26 @@ class CheckSameRunTest(RunDirectoryTestCase):
 
   def test_flag_that_the_run_did_not_know(self):
     self.make(config={'flags': {'seed': 0}})
-    with self.assertRaisesRegex(types.UsageError, '--new was None, now 3'):
-      run_directory.check_same_run(self.run_, {'seed': 0, 'new': 3})
+    with self.assertRaisesRegex(types.UsageError, '--new was 2, now 3'):
+      run_directory.check_same_run(self.run_, {'seed': 0, 'new': 3}, {'new': 2, 'seed': 7})
+    run_directory.check_same_run(self.run_, {'seed': 0, 'new': 2}, {'new': 2, 'seed': 7})
 
   def test_folder_without_configuration(self):
     self.make()
     with self.assertRaisesRegex(types.UsageError, 'config.json cannot be read'):
-      run_directory.check_same_run(self.run_, {'seed': 0})
+      run_directory.check_same_run(self.run_, {'seed': 0}, {})
 
   def test_configuration_without_flags(self):
     for config in ({}, [], {'flags': []}):
       self.make(config=config)
       with self.assertRaisesRegex(types.UsageError, 'config.json has no flags'):
-        run_directory.check_same_run(self.run_, {'seed': 0})
+        run_directory.check_same_run(self.run_, {'seed': 0}, {})
       shutil.rmtree(self.run_.path)
 
   def test_flag_that_is_gone(self):
     self.make(config={'flags': {'seed': 0, 'old': 1}})
     with self.assertRaisesRegex(types.UsageError, '--old was 1, now None'):
-      run_directory.check_same_run(self.run_, {'seed': 0})
+      run_directory.check_same_run(self.run_, {'seed': 0}, {})
 
 
 class LockTest(RunDirectoryTestCase):

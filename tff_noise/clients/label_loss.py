@@ -3,8 +3,9 @@
 Two parts, of no method's own, that `types.LocalTraining` turns on for all of them alike:
 
 Logit adjustment (Menon et al., ICLR 2021; by client as in FedLC, Zhang et al., ICML 2022):
-  `l(z + tau log K pi_c, y)`, `pi_c(k) = (n_k + 1) / (n + K)`
-with n_k the client's examples of label k. The model has not to know what a client has few of.
+  `l(z + tau T log K pi_c, y)`, `pi_c(k) = (n_k + 1) / (n + K)`
+with n_k the client's examples of label k and T the temperature by which l divides logits. The model
+has not to know what a client has few of.
 
 Mixup (Zhang et al., ICLR 2018), of the images of a batch:
   `x = lambda x_i + (1 - lambda) x_j`, `lambda l(z, y_i) + (1 - lambda) l(z, y_j)`,
@@ -35,7 +36,6 @@ def client(
   def whole(s):
     logits = s.logits
     if training.logit_adjustment:
-      # With a temperature T the sum is taken of z / T.
       strength = training.logit_adjustment * training.loss.temperature
       logits += strength * log_prior(tf.one_hot(s.client.labels, logits.shape[-1]))
     if not training.mixup_alpha:
@@ -62,5 +62,5 @@ def require_of_labels(client_: program.ClientProgram, training: types.LocalTrain
   flag = '--mixup_alpha' if training.mixup_alpha else '--logit_adjustment'
   raise types.UsageError(
       f'{flag} is for methods whose clients do no more than train by a loss of logits and labels, '
-      'such as fedavg, gce and sce: leave it out, or use one of these'
+      'fedavg and the other optimizers, gce, sce and clipfl: leave it out, or use one of these'
   )

@@ -15,6 +15,7 @@ import tensorflow_federated as tff
 
 from tff_noise import rng
 from tff_noise import types
+from tff_noise.clients import label_loss
 from tff_noise.clients import loops
 from tff_noise.clients import prediction
 from tff_noise.clients import program as program_lib
@@ -76,8 +77,13 @@ def build(
   Returns:
     A computation `(<broadcast=Broadcast, data=D*, local=ClientInput> -> ClientOutput)`. A client
     without examples, or whose update is not finite, contributes a zero update of weight zero.
+
+  Raises:
+    types.UsageError: If the training asks for what the first program's loss has no place for.
   """
   declared = program_lib.declared(programs)
+  if training is not None:
+    label_loss.require_of_labels(programs[0], training)
   base_seed = rng.tf_seed(seed, _purpose(training, public))
   broadcast_type = tff.to_type(
       program_lib.Broadcast(

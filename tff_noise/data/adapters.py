@@ -1,5 +1,6 @@
 """Data that others hold, brought into the .npz file that `--dataset=npz` reads."""
 
+import collections
 import numbers
 import os
 import tempfile
@@ -111,6 +112,7 @@ def _write(path, arrays):
 def _by_client(clients):
   """The name and the examples of each client in turn."""
   if hasattr(clients, 'create_tf_dataset_for_client'):
+    _require_names(list(clients.client_ids))
     return ((name, clients.create_tf_dataset_for_client(name)) for name in clients.client_ids)
   if not isinstance(clients, Iterable) or hasattr(clients, 'as_numpy_iterator'):
     raise types.UsageError(
@@ -119,16 +121,29 @@ def _by_client(clients):
     )
   if not isinstance(clients, Mapping):
     return enumerate(clients)
-  if not (_all(clients, str) or _all(clients, numbers.Integral)):
-    raise types.UsageError(
-        'clients must be named by texts, or all by integers, found '
-        f'{", ".join(map(repr, list(clients)[:3]))}: give str(name)'
-    )
+  _require_names(list(clients))
   return clients.items()
 
 
-def _all(values, kind):
-  return all(isinstance(value, kind) for value in values)
+def _is_text(name):
+  return isinstance(name, str) and '\0' not in name
+
+
+def _is_number(name):
+  is_one = isinstance(name, numbers.Integral) and not isinstance(name, bool)
+  return is_one and abs(int(name)) < 2**63
+
+
+def _require_names(names):
+  """Raises `UsageError` for names that an array of NumPy's would have as others, or as the same."""
+  if not (all(map(_is_text, names)) or all(map(_is_number, names))):
+    raise types.UsageError(
+        'clients must be named by texts, or all by integers of 64 bits, found '
+        f'{", ".join(map(repr, names[:3]))}: give other texts for them'
+    )
+  if len(set(names)) < len(names):
+    twice = collections.Counter(names).most_common(1)[0][0]
+    raise types.UsageError(f'two clients are named {twice!r}: give each a name of its own')
 
 
 def _numpy(examples, wanted):

@@ -198,7 +198,12 @@ def _owners(arrays, size, train, path):
         f'{path}: client must be {size} integers or texts, one for each image, found '
         f'{client.dtype} of shape {client.shape}; correct it'
     )
-  return natural_clients.number(client[train])
+  try:
+    return natural_clients.number(client[train])
+  except ValueError as error:
+    raise types.UsageError(
+        f'{path}: client: {error}: give clients other names, or numbers'
+    ) from None
 
 
 def load(data_dir: str) -> types.Dataset:

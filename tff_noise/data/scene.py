@@ -304,8 +304,10 @@ def _check_arrays(arrays, path):
     raise types.UsageError(f'scene {path}: nominal_rate is not within 0 to 1')
   if rate.shape != arrays['is_noisy_client'].shape:
     raise types.UsageError(f'scene {path}: nominal_rate and is_noisy_client differ in length')
-  if len(arrays.get('client_names', rate)) != len(rate):
-    raise types.UsageError(f'scene {path}: client_names are not those of {len(rate)} clients')
+  if len(np.unique(arrays.get('client_names', np.arange(len(rate))))) != len(rate):
+    raise types.UsageError(
+        f'scene {path}: client_names are not {len(rate)} different names, one for each client'
+    )
   if len({len(arrays[name]) for name in ('client_of', 'noisy_label', 'clean_label')}) != 1:
     raise types.UsageError(f'scene {path}: its labels and clients differ in length')
   for name, least in (('noisy_label', 0), ('clean_label', types.UNKNOWN)):
@@ -335,6 +337,11 @@ def _check(scene, dataset, path):
     raise types.UsageError(f'scene {path}: its clean labels are not those of {dataset.name}')
   if (scene.sizes == 0).any():
     raise types.UsageError(f'scene {path}: client {np.argmin(scene.sizes)} has no examples')
+  if scene.client_names not in ((), dataset.client_names):
+    raise types.UsageError(
+        f'scene {path}: its clients have other names than those of {dataset.name}: give the data '
+        'that it was drawn from'
+    )
 
 
 def examples_of(scene: Scene) -> list[np.ndarray]:

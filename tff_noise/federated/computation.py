@@ -27,7 +27,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_noise import types
-from tff_noise.clients import label_loss
 from tff_noise.clients import local_sgd
 from tff_noise.clients import program as program_lib
 from tff_noise.federated import aggregation as aggregation_lib
@@ -182,10 +181,8 @@ def train(
   Raises:
     disclosure.UndeclaredUplinkError: If the compiled computation sends what is not declared.
     TypeError: If the task's model or training is of another type than `Task` says.
-    types.UsageError: If the training asks for what the program's loss has no place for.
   """
   _require_types(task)
-  label_loss.require_of_labels(program, training or task.training)
   model = task.model
   optimizer = optimizer or task.optimizer or optimizer_lib.fed_avg(model.weights_type)
   programs = (program, optimizer.client)

@@ -15,6 +15,7 @@ import os
 
 from tff_noise import types
 from tff_noise.algorithms import catalog
+from tff_noise.program import flags
 from tff_noise.program import inputs
 from tff_noise.program import ledger_seal
 from tff_noise.program import run_config
@@ -64,7 +65,7 @@ def check(config: run_config.RunConfig, source: run_directory.RunDirectory) -> N
     )
   rounds = _flags(source).get('rounds')
   run_directory.check_same_run(
-      source, {**config.identity(), 'rounds': rounds},
+      source, {**config.identity(), 'rounds': rounds}, flags.defaults(),
       'Give the same flags, or leave --extend out',
   )
   if not isinstance(rounds, int) or rounds >= config.rounds:

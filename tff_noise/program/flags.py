@@ -160,10 +160,11 @@ def _define_all():
        'so that gradients keep their size. ClipFL does not say which.'),
       ('Training', real, 'mixup_alpha', 0.0,
        'Blend each image with another of its batch, by a share drawn from Beta(alpha, alpha); 0 '
-       'for none. For methods that are a loss alone, such as fedavg, gce and sce.'),
+       'for none, else at least 0.05. For methods whose clients train by a loss of logits and '
+       'labels alone: fedavg and the other optimizers, gce, sce, clipfl.'),
       ('Training', real, 'logit_adjustment', 0.0,
-       'tau: each client trains on logits + tau log(K pi), pi the shares of its labels; 0 for '
-       'none. For the same methods.'),
+       'tau: each client trains on logits (divided by the temperature) + tau log(K pi), pi the '
+       'shares of its labels, (n_k + 1) / (n + K); 0 for none. For the same methods.'),
       ('Training', integer, 'seed', 0, 'All randomness is a function of it.'),
       ('Privacy', text, 'label_epsilon', '0.81',
        'epsilon of the label reports, a positive decimal number.'),
@@ -265,17 +266,26 @@ def config_from(values: flags.FlagValues) -> run_config.RunConfig:
 def config_of_run(identity: Mapping[str, Any]) -> run_config.RunConfig:
   """Returns the configuration of a run from the flags in its `config.json`.
 
-  How a run is executed, which changes no result, is as by default.
+  How a run is executed, which changes no result, is as by default; so are flags that came later.
 
   Raises:
-    types.UsageError: If these are not the flags of this version.
+    types.UsageError: If the run has flags that this version has not.
   """
-  execution = config_from(parse(['run'])).execution()
-  flags_ = {k: tuple(v) if isinstance(v, list) else v for k, v in identity.items()}
-  try:
-    return run_config.RunConfig(**flags_, **execution)
-  except TypeError as error:
-    raise types.UsageError('the run has not the flags of this version') from error
+  gone = sorted(identity.keys() - defaults().keys())
+  if gone:
+    raise types.UsageError(
+        f'the run has flags that this version has not, {", ".join(gone)}: use the version that '
+        'made it, see config.json'
+    )
+  flags_ = {
+      k: tuple(v) if isinstance(v, list) else v for k, v in {**defaults(), **identity}.items()
+  }
+  return run_config.RunConfig(**flags_, **config_from(parse(['run'])).execution())
+
+
+def defaults() -> dict[str, Any]:
+  """Returns what the flags that determine a result are where nobody gives them, as JSON has it."""
+  return config_from(parse(['run'])).identity()
 
 
 def config_of_command_line(

@@ -73,14 +73,18 @@ def of_data(dataset: types.Dataset) -> dict[str, str]:
 def recorded(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, str]:
   """Returns `digests`, and those of what a run does not compute with but must not be shown for.
 
-  These are the classes' names, and the files that the scene is drawn from, where they still are: a
-  run keeps its scene and needs them no more. Nor does its noise depend on whether they are there.
+  These are the names of classes and of clients, and the files that the scene is drawn from, where
+  they still are: a run keeps its scene and needs them no more. Nor does its noise depend on whether
+  they are there.
   """
   drawn = {f'--{name}': getattr(config, name) for name in _OF_SCENE}
   there = {name: path for name, path in drawn.items() if path and os.path.isfile(path)}
-  names = hashlib.sha256('\0'.join(dataset.class_names).encode()).hexdigest()[:16]
+  named = {'class names': dataset.class_names}
+  if dataset.client is not None:
+    named['client names'] = dataset.client_names
   return {
-      **digests(config, dataset), 'class names': names,
+      **digests(config, dataset),
+      **{what: _of_texts(names) for what, names in named.items()},
       **{name: _of_files([path]) for name, path in there.items()},
   }
 
@@ -119,13 +123,19 @@ def _recorded_by(run, now):
 
 
 def _require_same(run, then, now, otherwise):
-  kept = {'class names', *(f'--{name}' for name in _OF_SCENE)}.difference(then.keys() & now.keys())
+  kept = {'class names', 'client names', *(f'--{name}' for name in _OF_SCENE)}.difference(
+      then.keys() & now.keys()
+  )
   changed = [n for n in {**then, **now} if then.get(n) != now.get(n) and n not in kept]
   if changed:
     raise types.UsageError(
         f'run {run.name} was made from other {", ".join(changed)}: bring back what it was made '
         f'from{otherwise}'
     )
+
+
+def _of_texts(texts):
+  return hashlib.sha256('\0'.join(texts).encode()).hexdigest()[:16]
 
 
 def _of_array(values):

@@ -11,6 +11,7 @@ from tff_noise import loading
 from tff_noise import types
 from tff_noise.program import data as data_lib
 from tff_noise.program import extension
+from tff_noise.program import flags
 from tff_noise.program import inputs
 from tff_noise.program import ledger_seal
 from tff_noise.program import run_config
@@ -30,7 +31,7 @@ def run(config: run_config.RunConfig) -> None:
   if continued:
     if not config.resume:
       raise types.UsageError(f'run {directory.name} exists and --noresume was given')
-    run_directory.check_same_run(directory, config.identity())
+    run_directory.check_same_run(directory, config.identity(), flags.defaults())
   source = None
   if config.extend and not continued:
     source = run_directory.RunDirectory(os.path.abspath(config.extend))

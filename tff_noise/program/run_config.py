@@ -205,8 +205,11 @@ class RunConfig:
       self._require(
           'momentum', not self.momentum, f'0 with --local_optimizer={self.local_optimizer}'
       )
-    for name in ('mixup_alpha', 'logit_adjustment'):
-      self._require(name, 0 <= getattr(self, name) < float('inf'), 'at least 0, and finite')
+    self._require(
+        'mixup_alpha', not self.mixup_alpha or 0.05 <= self.mixup_alpha <= 1e6,
+        '0, for none, or from 0.05 to 1e6',
+    )
+    self._require('logit_adjustment', 0 <= self.logit_adjustment <= 1e6, 'from 0 to 1e6')
     if self.logit_adjustment and self.training_labels == 'private':
       raise types.UsageError(
           '--logit_adjustment cannot be given with --training_labels=private: it counts labels, '

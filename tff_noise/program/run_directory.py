@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tff_noise import types
@@ -186,12 +186,18 @@ _OR = (
 _OR_EXTEND = '; --extend={path} and another --run_name add rounds to a finished run'
 
 
-def check_same_run(run: RunDirectory, identity: dict[str, Any], otherwise: str = _OR) -> None:
+def check_same_run(
+    run: RunDirectory,
+    identity: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    otherwise: str = _OR,
+) -> None:
   """Raises `UsageError` if the existing run was started with other flags, naming them.
 
   Args:
     run: The run.
     identity: The flags now.
+    defaults: What they are where nobody gives them, as a run has those that came after it.
     otherwise: What can be done.
   """
   path = run.file('config.json')
@@ -199,6 +205,7 @@ def check_same_run(run: RunDirectory, identity: dict[str, Any], otherwise: str =
   flags = content.get('flags') if isinstance(content, dict) else None
   if not isinstance(flags, dict):
     raise types.UsageError(f'{path} has no flags; is {run.path} a run?')
+  flags = {**{n: value for n, value in defaults.items() if n in identity}, **flags}
   names = [n for n in sorted({*flags, *identity}) if flags.get(n) != identity.get(n)]
   changed = [f'--{name} was {flags.get(name)}, now {identity.get(name)}' for name in names]
   if changed:

@@ -23,6 +23,7 @@ from tff_noise.program import carried
 from tff_noise.program import clients
 from tff_noise.program import code_version
 from tff_noise.program import early_stopping
+from tff_noise.program import flags
 from tff_noise.program import ground_truth
 from tff_noise.program import inputs
 from tff_noise.program import ledger_seal
@@ -75,7 +76,7 @@ def run(
     )
     run_directory.create(directory, write, replaces=config.overwrite)
     # Another process may have made it meanwhile, or even finished.
-    run_directory.check_same_run(directory, config.identity())
+    run_directory.check_same_run(directory, config.identity(), flags.defaults())
     inputs.check(directory, made_from, inputs.OR_ANOTHER)
     if noise_secret.system_key(config, directory) != system_key:
       raise types.UsageError(f'run {directory.name} was begun by another process: start again')

@@ -9,6 +9,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from tests import federated_test_case
+from tests import toy
 from tests.algorithms import method_runs
 from tff_noise import types
 from tff_noise.clients import label_loss
@@ -113,11 +114,15 @@ class RunTest(federated_test_case.FederatedTestCase):
     )
     np.testing.assert_allclose(adjusted, plain, atol=1e-6)
 
-  @parameterized.parameters('coteaching', 'dividemix', 'elr', 'feddpcont', 'fedtally')
+  @parameterized.parameters('coteaching', 'dividemix', 'elr', 'feddpcont', 'fedtally', 'rhfl')
   def test_methods_whose_clients_do_more_are_refused(self, method):
+    federation = toy.two_corners([5, 7, 4])
     for flag in ('mixup_alpha', 'logit_adjustment'):
-      with self.assertRaisesRegex(types.UsageError, f'^--{flag}.* such as fedavg, gce and sce'):
-        self._trained(method, **{flag: 0.5})
+      with self.assertRaisesRegex(types.UsageError, f'^--{flag}.* gce, sce and clipfl: leave'):
+        method_runs.build(method, method_runs.task(
+            federation, training=types.LocalTraining(1, 6, 0.5, **{flag: 0.5}),
+            clients_per_round=3, public=method_runs.X,
+        ))
 
 
 if __name__ == '__main__':
