@@ -159,6 +159,11 @@ class Schedule(NamedTuple):
   rounds: tuple[int, ...] = ()
 
 
+# Of mixup's Beta(alpha, alpha): with a smaller one both of the gammas that it is drawn by are often
+# below all of float32, and the share would be 1/2.
+SMALLEST_MIXUP_ALPHA = 0.05
+
+
 class LocalTraining(NamedTuple):
   """Local training, the same flags for every method.
 

@@ -211,6 +211,21 @@ class ParseTest(FlagsTestCase):
     self.assert_refused(message, argument)
 
 
+class RunTest(absltest.TestCase):
+  """The configuration of a run that is there."""
+
+  def test_a_run_has_the_flags_that_came_later_as_by_default(self):
+    identity = flags.config_from(flags.parse(['train', '--rounds=7', '--seed=3'])).identity()
+    del identity['mixup_alpha'], identity['aggregation']
+    config = flags.config_of_run(identity)
+    self.assertEqual((config.rounds, config.seed), (7, 3))
+    self.assertEqual((config.mixup_alpha, config.aggregation), (0.0, 'mean'))
+
+  def test_flags_that_are_gone_are_named(self):
+    with self.assertRaisesRegex(types.UsageError, 'this version has not, old, older: use the ver'):
+      flags.config_of_run({**flags.defaults(), 'older': 1, 'old': 2})
+
+
 class SceneTest(FlagsTestCase):
 
   @parameterized.parameters(

@@ -62,6 +62,20 @@ class InputsTest(absltest.TestCase):
       inputs.check(run, inputs.recorded(_config(), other))
     inputs.check(run, inputs.digests(_config(), other))
 
+  def test_clients_that_are_called_otherwise_are_other_inputs(self):
+    owned = _dataset(client=np.array([0, 1, 0], np.int32), client_names=('w', 'x'))
+    recorded = inputs.recorded(_config(), owned)
+    self.assertNotIn('client names', inputs.digests(_config(), owned))
+    run = run_directory.RunDirectory(self.create_tempdir().full_path)
+    run_directory.write_json(run.file('config.json'), {'inputs': recorded})
+    for names in (('w', 'y'), ()):
+      with self.assertRaisesRegex(types.UsageError, 'made from other client names: bring back'):
+        inputs.check(run, inputs.recorded(_config(), owned._replace(client_names=names)))
+    # Runs of earlier versions have none recorded.
+    del recorded['client names']
+    run_directory.write_json(run.file('config.json'), {'inputs': recorded})
+    inputs.check(run, inputs.recorded(_config(), owned))
+
   def test_image_files_are_told_by_name_and_content_wherever_they_lie(self):
     def digest(*contents, name='cat'):
       folder = self.create_tempdir()

@@ -86,10 +86,9 @@ def _training(task, params, *, mixed):
   """Local SGD on the client's own labels, on mixup batches where that is asked for."""
 
   def loss(s):
-    own = losses.cross_entropy(s.logits, s.labels, task.training.loss)
-    other = losses.cross_entropy(s.logits, s.columns[mixup.OTHER_LABELS], task.training.loss)
-    share = s.columns[mixup.SHARE]
-    return share * own + (1 - share) * other
+    return mixup.loss(
+        lambda labels: losses.cross_entropy(s.logits, labels, task.training.loss), s
+    )
 
   return program.ClientProgram(
       loss=loss,

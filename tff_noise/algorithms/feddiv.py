@@ -199,10 +199,7 @@ def _loss(p, training):
   """Equation 15."""
 
   def loss(s):
-    share = s.columns[mixup.SHARE]
-    own = losses.cross_entropy(s.logits, s.labels, training.loss)
-    other = losses.cross_entropy(s.logits, s.columns[mixup.OTHER_LABELS], training.loss)
-    value = share * own + (1 - share) * other
+    value = mixup.loss(lambda labels: losses.cross_entropy(s.logits, labels, training.loss), s)
     if p.prior_weight:
       value += p.prior_weight * prior_penalty(s.logits)
     return value

@@ -30,7 +30,7 @@ def client(
   Args:
     loss: From logits, float32 `[b, K]`, and labels, int32 `[b]`, to the mean over the batch.
     training: Whose parts they are.
-    **more: Further attributes of the program, but for `transform`.
+    **more: Further attributes of the program, but for `loss` and `transform`.
   """
 
   def whole(s):
@@ -40,8 +40,7 @@ def client(
       logits += strength * log_prior(tf.one_hot(s.client.labels, logits.shape[-1]))
     if not training.mixup_alpha:
       return loss(logits, s.labels)
-    share, others = s.columns[mixup.SHARE], s.columns[mixup.OTHER_LABELS]
-    return share * loss(logits, s.labels) + (1 - share) * loss(logits, others)
+    return mixup.loss(lambda labels: loss(logits, labels), s)
 
   transform = mixup.transform(training.mixup_alpha) if training.mixup_alpha else None
   return program.ClientProgram(loss=whole, transform=transform, is_of_labels=True, **more)

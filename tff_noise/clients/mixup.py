@@ -12,8 +12,6 @@ from tff_noise.clients import seeds
 # share of the first.
 OTHERS, OTHER_LABELS, SHARE = 'others', 'other_labels', 'share'
 
-_SMALLEST_ALPHA = 0.05
-
 
 def transform(
     alpha: float,
@@ -50,17 +48,27 @@ def draw_share(seed: tf.Tensor, alpha: float) -> tf.Tensor:
   """Returns float32 `[]`, lambda from Beta(alpha, alpha).
 
   Raises:
-    types.UsageError: If alpha is below 0.05: both gammas would often be below all of float32, and
-      lambda 1/2 then.
+    types.UsageError: If alpha is below `types.SMALLEST_MIXUP_ALPHA`.
   """
-  if alpha < _SMALLEST_ALPHA:
+  if alpha < types.SMALLEST_MIXUP_ALPHA:
     raise types.UsageError(
-        f'alpha of mixup must be 0, for none, or at least {_SMALLEST_ALPHA}, got {alpha}: float32 '
-        'has no numbers as small as those that a smaller one is drawn by'
+        f'alpha of mixup must be 0, for none, or at least {types.SMALLEST_MIXUP_ALPHA}, got '
+        f'{alpha}: float32 has no numbers as small as those that a smaller one is drawn by'
     )
   # Beta(a, a) is G / (G + G') of two Gamma(a).
   gamma = tf.random.stateless_gamma([2], seed, alpha)
   return tf.math.divide_no_nan(gamma[0], gamma[0] + gamma[1])
+
+
+def loss(of_labels: Callable[[tf.Tensor], tf.Tensor], step: program.Step) -> tf.Tensor:
+  """Returns `lambda l(y_i) + (1 - lambda) l(y_j)`, of a step on what `transform` blended.
+
+  Args:
+    of_labels: l, from labels, int32 `[b]`, to the mean over the batch.
+    step: The step.
+  """
+  share, others = step.columns[SHARE], step.columns[OTHER_LABELS]
+  return share * of_labels(step.labels) + (1 - share) * of_labels(others)
 
 
 def mixed(images: tf.Tensor, other: tf.Tensor, share: tf.Tensor) -> tf.Tensor:

@@ -206,8 +206,9 @@ class RunConfig:
           'momentum', not self.momentum, f'0 with --local_optimizer={self.local_optimizer}'
       )
     self._require(
-        'mixup_alpha', not self.mixup_alpha or 0.05 <= self.mixup_alpha <= 1e6,
-        '0, for none, or from 0.05 to 1e6',
+        'mixup_alpha',
+        not self.mixup_alpha or types.SMALLEST_MIXUP_ALPHA <= self.mixup_alpha <= 1e6,
+        f'0, for none, or from {types.SMALLEST_MIXUP_ALPHA} to 1e6',
     )
     self._require('logit_adjustment', 0 <= self.logit_adjustment <= 1e6, 'from 0 to 1e6')
     if self.logit_adjustment and self.training_labels == 'private':
