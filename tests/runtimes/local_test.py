@@ -154,6 +154,17 @@ class ShownErrorsTest(absltest.TestCase):
 
 class LifeTest(absltest.TestCase):
 
+  def test_no_thread_asks_again_and_again_for_the_state_of_a_channel(self):
+    # One that is closed meanwhile is an error on stderr, in no one's call.
+    with local.runtime(1):
+      self.assertEqual(tff.tensorflow.computation(lambda: tf.constant(7))(), 7)
+      found = [
+          frame.f_code.co_name
+          for frame in sys._current_frames().values()  # pylint: disable=protected-access
+          if os.path.basename(os.path.dirname(frame.f_code.co_filename)) == 'grpc'
+      ]
+    self.assertEmpty(found)
+
   def test_nobody_is_left_afterwards(self):
     with local.runtime(1):
       started = processes.descendants()

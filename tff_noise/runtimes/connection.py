@@ -95,6 +95,19 @@ def open_channel(door: str) -> grpc.Channel:
   return grpc.insecure_channel(door.removeprefix('tcp:'), _CHANNEL_OPTIONS)
 
 
+class Stub(tff.framework.RemoteExecutorGrpcStub):
+  """TFF's stub, of a channel that nobody watches.
+
+  TFF has a thread of gRPC's ask for the channel's state five times a second, so that `is_ready` can
+  tell, which nothing here asks. It may say that the channel is closed, by a traceback on stderr.
+  """
+
+  def __init__(self, channel: grpc.Channel):  # pylint: disable=super-init-not-called
+    self._channel = channel
+    self._channel_status = False
+    self._stub = executor_pb2_grpc.ExecutorGroupStub(channel)
+
+
 def sign_of_life(channel: grpc.Channel, silence: float) -> str:
   """Returns '' if the worker answers within `silence` seconds, whatever it says, or what is wrong.
 

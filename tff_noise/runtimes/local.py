@@ -93,7 +93,7 @@ class _LocalContext(tff.framework.SyncContext):
     self._worker = self._start(self._restarts)
     self._channel = connection.open_channel(self._worker.door)
     self._watched = (self._worker, connection.open_channel(self._worker.door))
-    stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
+    stub = connection.Stub(self._channel)
 
     def create_executor(cardinalities):
       executor = data_cache.CachingExecutor(stub, self._data_cache)

@@ -4,8 +4,6 @@ import sys
 import threading
 from collections.abc import Callable
 
-import tensorflow_federated as tff
-
 from tff_noise.runtimes import connection
 from tff_noise.runtimes import worker_process
 
@@ -46,7 +44,7 @@ class Peer:
     self._watcher.start()
 
   @property
-  def stub(self) -> tff.framework.RemoteExecutorGrpcStub | None:
+  def stub(self) -> connection.Stub | None:
     """What computations are sent through; None while the worker is gone."""
     return self._stub
 
@@ -61,7 +59,7 @@ class Peer:
     self._watcher.join()
     _close(self._forget(self._stub, 'closed'))
 
-  def lose(self, stub: tff.framework.RemoteExecutorGrpcStub, problem: str) -> None:
+  def lose(self, stub: connection.Stub, problem: str) -> None:
     """Says that a call through `stub` found the worker gone."""
     channels = self._forget(stub, problem)
     if channels:
@@ -109,7 +107,7 @@ class Peer:
       return False
     with self._lock:
       self._channels = channels
-      self._stub = tff.framework.RemoteExecutorGrpcStub(channels[1])
+      self._stub = connection.Stub(channels[1])
       self._problem = ''
     return True
 

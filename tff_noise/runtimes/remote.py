@@ -72,7 +72,7 @@ class Present(NamedTuple):
   """A worker, and what computations were sent through when it was last seen."""
 
   peer: peer_lib.Peer
-  stub: tff.framework.RemoteExecutorGrpcStub | None
+  stub: connection.Stub | None
 
 
 def _present(peer):
