@@ -18,6 +18,7 @@ from tff_noise.data import sources
 from tff_noise.evaluation import evaluation
 from tff_noise.evaluation import examples
 from tff_noise.evaluation import page
+from tff_noise.evaluation import page
 from tff_noise.report import runs
 
 _RUN = None
@@ -51,8 +52,11 @@ class EvaluateTest(absltest.TestCase):
         numbers['worst_tenth_client_accuracy'], run.summary['worst_tenth_client_accuracy'],
     )
     self.assertNotIn('client_names', numbers)
-    named = found._replace(client_names=tuple('abcdef')).numbers()
-    self.assertLen(named['client_names'], len(named['accuracy_by_client']))
+    named = found._replace(client_names=tuple(f'ward {i}' for i in range(6)))
+    self.assertLen(named.numbers()['client_names'], len(numbers['accuracy_by_client']))
+    path = page.write(named, self.create_tempdir().full_path)
+    with open(path, encoding='utf-8') as file:
+      self.assertIn(f'client ward {np.argmin(found.by_client)}<', file.read())
     best = evaluation.evaluate(run, 'best_validation', examples.Source('validation'))
     self.assertAlmostEqual(
         best.numbers()['accuracy'], float(np.nanmax(run.metrics['validation_accuracy'])), places=6

@@ -38,6 +38,15 @@ class QualityTest(absltest.TestCase):
     self.assertEqual(quality.worst_tenth(np.array([0.5, _NAN, 0.25, 0.75])), 0.25)
     self.assertAlmostEqual(quality.worst_tenth(np.arange(20) / 20), 0.025)
     self.assertTrue(np.isnan(quality.worst_tenth(np.array([_NAN]))))
+    self.assertTrue(np.isnan(quality.worst_tenth(np.array([]))))
+
+  def test_the_worst_clients_are_those_whose_mean_is_told(self):
+    accuracy = np.random.RandomState(0).permutation(np.r_[np.arange(20) / 20, _NAN])
+    worst = quality.worst_clients(accuracy)
+    self.assertCountEqual(accuracy[worst], [0, 0.05])
+    self.assertEqual(quality.worst_tenth(accuracy), accuracy[worst].mean())
+    np.testing.assert_array_equal(quality.worst_clients(np.array([0.5, _NAN, 0.5])), [1, 0, 0])
+    self.assertFalse(quality.worst_clients(np.array([_NAN, _NAN])).any())
 
   def test_calibration_of_four_examples(self):
     probabilities = np.array([[0.95, 0.05], [0.9, 0.1], [0.45, 0.55], [0.5, 0.5], [1, 0]])

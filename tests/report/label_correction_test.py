@@ -228,6 +228,13 @@ class WordsTest(SectionTestCase):
         '1 of the 2 noisy clients were found, missed: client 2; taken for noisy though clean: '
         'client 1.', self._text(section),
     )
+    named = self._section(
+        scene=run_files.scene(client_names=('north', 'south', '$west')),
+        clients=_clients(taken_for_noisy=[1, 1, 0]),
+    )
+    self.assertIn(
+        'missed: client $west; taken for noisy though clean: client south.', self._text(named)
+    )
 
   @parameterized.parameters(
       ([0, 0, 0], 'no client is noisy, and none was taken for noisy.'),

@@ -55,6 +55,16 @@ class StatisticsTest(parameterized.TestCase):
     self.assertNotIn('confusions', text)
     self.assertNotIn('notes', text)
 
+  def test_clients_have_names(self):
+    scene = pictured.scene([0, 1, 2, 3], [0, 1, 0, 1], [0, 1, 0, 1], [0, 0, 0, 0])
+    named = scene._replace(client_names=('ward $1', 'b' * 20, 'c', 'd'))
+    row = 'names of clients    ward $1, bbbbbbbbbbbbb..., c'
+    self.assertIn(f'\n{row}, ...\nclasses ', scene_statistics.text(named, ['a', 'b']))
+    self.assertNotIn('names', scene_statistics.text(scene, ['a', 'b']))
+    three = pictured.scene([0, 1, 2], [0, 1, 0], [0, 1, 0], [0, 0, 0])
+    three = three._replace(client_names=named.client_names[:3])
+    self.assertIn(f'\n{row}\nclasses ', scene_statistics.text(three, ['a', 'b']))
+
   def test_nothing_known(self):
     scene = pictured.scene([0, 1], [0, 1], [-1, -1], [np.nan, np.nan])
     text = scene_statistics.text(scene, ['a', 'b'])

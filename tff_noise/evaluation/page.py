@@ -75,7 +75,8 @@ def _sections(found):
   return [
       sections.Built('Evaluation', first),
       sections.Built('How good the model is', by_class.shown(
-          found.confusion, tuple(found.class_names), found.by_client, 'these examples'
+          found.confusion, tuple(found.class_names), found.by_client, found.client_names,
+          'these examples',
       )),
       sections.Built('Are its probabilities right', [blocks.Picture(
           'calibration', calibration_plot.draw(calibration),

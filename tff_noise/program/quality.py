@@ -51,12 +51,20 @@ def client_accuracy(confusion: np.ndarray, scene: scene_lib.Scene) -> np.ndarray
   return np.divide(right, total, out=np.full(len(total), np.nan), where=total > 0)
 
 
+def worst_clients(accuracy: np.ndarray) -> np.ndarray:
+  """Returns bool `[C]`, the lowest tenth of the clients whose accuracy is known, at least one."""
+  worst = np.zeros(len(accuracy), bool)
+  known = int(np.isfinite(accuracy).sum())
+  if known:
+    # nan is sorted last.
+    worst[np.argsort(accuracy, kind='stable')[: max(1, round(_WORST_SHARE * known))]] = True
+  return worst
+
+
 def worst_tenth(accuracy: np.ndarray) -> float:
   """Returns the mean of the lowest tenth of the clients, at least one; nan without any."""
-  known = np.sort(accuracy[np.isfinite(accuracy)])
-  if not known.size:
-    return np.nan
-  return float(known[: max(1, round(_WORST_SHARE * known.size))].mean())
+  worst = worst_clients(accuracy)
+  return float(np.sort(accuracy[worst]).mean()) if worst.any() else np.nan
 
 
 class Calibration(NamedTuple):

@@ -1,10 +1,13 @@
 """How good the trained model is, by class and by client: a section of the report."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tff_noise.program import quality
 from tff_noise.report import blocks
 from tff_noise.report import class_matrices
+from tff_noise.report import client_list
 from tff_noise.report import runs
 
 _CLIENTS = (
@@ -20,11 +23,16 @@ def _applies(run):
 def _build(run, scene):
   confusion = runs.read_confusion(run)
   names = run.names_of_classes(len(confusion))
-  return shown(confusion, names, quality.client_accuracy(confusion, scene), 'the test set')
+  by_client = quality.client_accuracy(confusion, scene)
+  return shown(confusion, names, by_client, scene.client_names, 'the test set')
 
 
 def shown(
-    confusion: np.ndarray, class_names: tuple[str, ...], by_client: np.ndarray | None, where: str
+    confusion: np.ndarray,
+    class_names: tuple[str, ...],
+    by_client: np.ndarray | None,
+    client_names: Sequence[str],
+    where: str,
 ) -> list[blocks.Block]:
   """Returns accuracies by class and by client.
 
@@ -32,6 +40,7 @@ def shown(
     confusion: int64 `[K, K]`, true classes by what they are taken for.
     class_names: K names.
     by_client: float64 `[C]`, nan where it is not known; None if nobody asks.
+    client_names: C names; empty where clients have numbers alone.
     where: Of which examples it is.
   """
   of_class = quality.class_accuracy(confusion)
@@ -50,7 +59,10 @@ def shown(
   if by_client is not None and np.isfinite(by_client).any():
     numbers += [
         blocks.Number(f'{np.nanmean(by_client):.4f}', 'mean accuracy of the clients'),
-        blocks.Number(f'{quality.worst_tenth(by_client):.4f}', 'of their worst tenth'),
+        blocks.Number(
+            f'{quality.worst_tenth(by_client):.4f}', 'of their worst tenth',
+            client_list.listed(quality.worst_clients(by_client), client_names),
+        ),
     ]
     found.append(blocks.Text(_CLIENTS))
   found.append(blocks.Picture(

@@ -48,12 +48,14 @@ class Judgement(NamedTuple):
     noisy: bool `[C]`, whether a client is noisy.
     known: bool `[C]`, whether it is known if a client is noisy.
     taken: bool `[C]`, whether the server took it for noisy.
+    names: C texts, what the data call the clients; empty where they have numbers alone.
   """
 
   rate: np.ndarray
   noisy: np.ndarray
   known: np.ndarray
   taken: np.ndarray
+  names: tuple[str, ...] = ()
 
   @property
   def wrong(self) -> np.ndarray:

@@ -152,9 +152,14 @@ def plain(text: str) -> str:
   return text.replace('$', r'\$')
 
 
+def cut(name: str) -> str:
+  """Returns a name, cut where it is too long."""
+  return name if len(name) <= _MAX_NAME else name[:_MAX_NAME - 3] + '...'
+
+
 def short(name: str) -> str:
-  """Returns the name of a class, cut where it is too long, without a formula."""
-  return plain(name if len(name) <= _MAX_NAME else name[:_MAX_NAME - 3] + '...')
+  """Returns the name of a class for a picture, cut where it is too long, without a formula."""
+  return plain(cut(name))
 
 
 def ticks(count: int, limit: int) -> np.ndarray:

@@ -6,10 +6,9 @@ import numpy as np
 
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
+from tff_noise.report import client_list
 from tff_noise.report import correction_plots
 from tff_noise.report import runs
-
-_MAX_LISTED = 12
 
 
 def read(run: runs.Run, scene: scene_lib.Scene) -> Mapping[str, np.ndarray]:
@@ -34,6 +33,7 @@ def judgement(
   return correction_plots.Judgement(
       rate=scene.realised_rate, noisy=scene.is_noisy_client,
       known=np.isfinite(scene.nominal_rate), taken=clients['taken_for_noisy'] > 0,
+      names=scene.client_names,
   )
 
 
@@ -50,16 +50,8 @@ def against_the_truth(found: correction_plots.Judgement) -> str:
         'clients were found'
     )
     if (noisy & ~taken).any():
-      text += f', missed: {listed(noisy & ~taken)}'
+      text += f', missed: {client_list.listed(noisy & ~taken, found.names)}'
   return text + (
-      f'; taken for noisy though clean: {listed(falsely)}.' if falsely.any() else
+      f'; taken for noisy though clean: {client_list.listed(falsely, found.names)}.' if falsely.any() else
       '; nobody clean was taken for noisy.'
   )
-
-
-def listed(mask: np.ndarray) -> str:
-  """Returns the clients of a bool `[C]` by number, or how many where they are many."""
-  ids = np.flatnonzero(mask)
-  if len(ids) > _MAX_LISTED:
-    return f'{len(ids)} clients'
-  return ('client ' if len(ids) == 1 else 'clients ') + ', '.join(map(str, ids))

@@ -9,6 +9,7 @@ from tff_noise.data import scene as scene_lib
 from tff_noise.report import figure_style as style
 
 _COLUMNS = 80
+_MAX_NAMES = 3
 _MAX_NOTES = 10
 
 
@@ -27,6 +28,7 @@ def text(scene: scene_lib.Scene, class_names: Sequence[str]) -> str:
   rows = [
       ('examples', f'{held.sum():,} of {clients:,} clients'
        + (f', {at_server:,} more held by the server' if at_server else '')),
+      *_name_rows(scene.client_names),
       ('classes', f'{classes:,}'),
       ('examples a client', _spread(counts.sum(axis=1))),
       ('classes a client', _spread((counts > 0).sum(axis=1))),
@@ -54,6 +56,13 @@ def count(
   """Returns int64 `[num_rows, num_columns]`, how often each pair occurs."""
   cells = rows.astype(np.int64) * num_columns + columns
   return np.bincount(cells, minlength=num_rows * num_columns).reshape(num_rows, num_columns)
+
+
+def _name_rows(names):
+  if not names:
+    return []
+  first = ', '.join(style.cut(name) for name in names[:_MAX_NAMES])
+  return [('names of clients', first + (', ...' if len(names) > _MAX_NAMES else ''))]
 
 
 def _noise_rows(scene, matrix, examples):
@@ -85,7 +94,7 @@ def _confusion_rows(matrix, class_names):
       number, size = int(wrong[true, label]), int(sizes[true])
       rows.append((
           '' if rows else 'common confusions',
-          f'{style.short(class_names[true])} labelled {style.short(class_names[label])}: '
+          f'{style.cut(class_names[true])} labelled {style.cut(class_names[label])}: '
           f'{number:,} ({number / size:.1%})',
       ))
   return rows
