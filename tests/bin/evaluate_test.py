@@ -18,7 +18,6 @@ from tff_noise.data import sources
 from tff_noise.evaluation import evaluation
 from tff_noise.evaluation import examples
 from tff_noise.evaluation import page
-from tff_noise.evaluation import page
 from tff_noise.report import runs
 
 _RUN = None

@@ -52,6 +52,6 @@ def against_the_truth(found: correction_plots.Judgement) -> str:
     if (noisy & ~taken).any():
       text += f', missed: {client_list.listed(noisy & ~taken, found.names)}'
   return text + (
-      f'; taken for noisy though clean: {client_list.listed(falsely, found.names)}.' if falsely.any() else
-      '; nobody clean was taken for noisy.'
+      f'; taken for noisy though clean: {client_list.listed(falsely, found.names)}.'
+      if falsely.any() else '; nobody clean was taken for noisy.'
   )
