@@ -55,7 +55,10 @@ class EvaluateTest(absltest.TestCase):
     self.assertLen(named.numbers()['client_names'], len(numbers['accuracy_by_client']))
     path = page.write(named, self.create_tempdir().full_path)
     with open(path, encoding='utf-8') as file:
-      self.assertIn(f'client ward {np.argmin(found.by_client)}<', file.read())
+      text = file.read()
+    self.assertIn(f'client ward {np.argmin(found.by_client)}<', text)
+    self.assertIn(f'{len(found.labels)} examples of the test set<', text)
+    self.assertIn('mean of the accuracy by class on the test set, weighted', text)
     best = evaluation.evaluate(run, 'best_validation', examples.Source('validation'))
     self.assertAlmostEqual(
         best.numbers()['accuracy'], float(np.nanmax(run.metrics['validation_accuracy'])), places=6

@@ -27,6 +27,7 @@ class Evaluation(NamedTuple):
   Attributes:
     title: Of the page.
     about: Sentences: whose model it is, on what.
+    where: On what: examples of ...
     class_names: K names.
     labels: int32 `[n]`, true classes; `types.UNKNOWN` where nobody knows.
     probabilities: float32 `[n, K]`.
@@ -38,6 +39,7 @@ class Evaluation(NamedTuple):
 
   title: str
   about: str
+  where: str
   class_names: Sequence[str]
   labels: np.ndarray
   probabilities: np.ndarray
@@ -131,6 +133,7 @@ def evaluate(run: runs.Run, which: str, source: examples_lib.Source) -> Evaluati
           f'Run {run.name}, {several}{which.replace("_", " ")}, round {saved.round_num}, on '
           f'{len(examples.y):,} examples of {source.where}.'
       ),
+      where=source.where,
       class_names=dataset.class_names,
       labels=examples.y,
       probabilities=probabilities,

@@ -76,7 +76,7 @@ def _sections(found):
       sections.Built('Evaluation', first),
       sections.Built('How good the model is', by_class.shown(
           found.confusion, tuple(found.class_names), found.by_client, found.client_names,
-          'these examples',
+          found.where,
       )),
       sections.Built('Are its probabilities right', [blocks.Picture(
           'calibration', calibration_plot.draw(calibration),

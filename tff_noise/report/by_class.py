@@ -10,11 +10,6 @@ from tff_noise.report import class_matrices
 from tff_noise.report import client_list
 from tff_noise.report import runs
 
-_CLIENTS = (
-    'Of a client: the mean of the accuracy by class on the test set, weighted with the true '
-    'classes of its own examples.'
-)
-
 
 def _applies(run):
   return run.finished and runs.read_confusion(run) is not None
@@ -64,7 +59,10 @@ def shown(
             client_list.listed(quality.worst_clients(by_client), client_names),
         ),
     ]
-    found.append(blocks.Text(_CLIENTS))
+    found.append(blocks.Text(
+        f'Of a client: the mean of the accuracy by class on {where}, weighted with the true '
+        'classes of its own examples.'
+    ))
   found.append(blocks.Picture(
       'confusion', class_matrices.confusion_matrix(confusion, class_names),
       'Percent of each true class (row) that is taken for another (column); right ones are grey.',
