@@ -7,6 +7,7 @@ import math
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import machinery
 from typing import Any
@@ -152,10 +153,21 @@ def named(place: str, flag: str) -> Any:
     with loading.large_modules():  # It may be the first to load TensorFlow Federated.
       return getattr(importlib.import_module(module), name)
   except Exception as error:  # A module of the user's may raise whatever it likes.
+    line = _line_of(source_of(module), error)
+    if line:
+      raise types.UsageError(
+          f'--{flag}={place} cannot be imported: {line} raises {type(error).__name__}: {error}'
+      ) from error
     raise types.UsageError(
         f'--{flag}={place} cannot be imported ({type(error).__name__}: {error}): it has to be '
         'package.module:NAME, on the PYTHONPATH or below this folder'
     ) from error
+
+
+def _line_of(path, error):
+  """Where a file raised it, the last line of it that ran; '' if it was not that file's code."""
+  lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+  return f'{path}, line {lines[-1]},' if lines else ''
 
 
 def source_of(place: str) -> str:

@@ -1,6 +1,7 @@
 """A method of the user's own that is named wrongly is told so, before it is built."""
 
 import dataclasses
+import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -62,6 +63,26 @@ class OwnTest(parameterized.TestCase):
     place = f'{__name__}:{name}'
     with self.assertRaisesRegex(types.UsageError, f'^--method={place}:? {message}'):
       catalog.ALGORITHMS[place]  # pylint: disable=pointless-statement
+
+  @parameterized.parameters(
+      (f'{__name__}:nothing', 'AttributeError'), ('no_such_module:build', 'ModuleNotFoundError'),
+  )
+  def test_a_place_where_nothing_is_is_told_when_it_is_built(self, place, why):
+    with self.assertRaisesRegex(
+        types.UsageError, f'^--method=right: place={place} cannot be imported \\({why}'
+    ):
+      RIGHT._replace(place=place).build(None, _Params())
+
+  def test_a_module_that_raises_is_told_with_its_line(self):
+    folder = self.create_tempdir()
+    path = folder.create_file('raises_here.py', 'import os\n\n\ndef f():\n  return {}[1]\n\nf()\n')
+    sys.path.append(folder.full_path)
+    self.addCleanup(sys.path.remove, folder.full_path)
+    with self.assertRaisesRegex(
+        types.UsageError,
+        f'^--method=raises_here:X cannot be imported: {path.full_path}, line 5, raises KeyError: 1$'
+    ):
+      catalog.ALGORITHMS['raises_here:X']  # pylint: disable=pointless-statement
 
 
 if __name__ == '__main__':

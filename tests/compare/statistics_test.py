@@ -40,6 +40,16 @@ class PairedTest(parameterized.TestCase):
     self.assertEqual(difference.n, seeds)
     self.assertTrue(math.isnan(difference.low) and math.isnan(difference.high))
 
+  @parameterized.parameters((0.0, 3), (0.5, 3), (0.5, 5))
+  def test_a_few_equal_differences_have_no_interval(self, value, seeds):
+    difference = statistics.paired(dict.fromkeys(range(seeds), value), dict.fromkeys(range(9), 0))
+    self.assertEqual((difference.mean, difference.n), (value, seeds))
+    self.assertTrue(math.isnan(difference.low) and math.isnan(difference.high))
+
+  def test_six_equal_differences_are_told(self):
+    difference = statistics.paired(dict.fromkeys(range(6), 0.5), dict.fromkeys(range(6), 0))
+    self.assertEqual((difference.low, difference.high, difference.p), (0.5, 0.5, 2 / 64))
+
   def test_pairs_are_common_seeds_only(self):
     difference = statistics.paired({0: 3.0, 1: 5.0, 2: 100.0}, {0: 1.0, 1: 1.0, 7: 50.0})
     self.assertEqual((difference.mean, difference.n), (3, 2))

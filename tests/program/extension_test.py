@@ -18,6 +18,7 @@ from tff_noise.privacy import ledger
 from tff_noise.program import code_version
 from tff_noise.program import extension
 from tff_noise.program import flags
+from tff_noise.program import inputs
 from tff_noise.program import ledger_seal
 from tff_noise.program import model_files
 from tff_noise.program import run
@@ -115,8 +116,22 @@ class ExtensionTest(parameterized.TestCase):
         {'resume': False},
     ):
       self.assertIsNone(found(**changes), changes)
-    with mock.patch.object(code_version, 'digest', lambda: 'other'):
-      self.assertIsNone(found())
+    # What is another run by its flags alone is nobody's surprise; the rest is told.
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+      self.assertIsNone(found(learning_rate=0.5))
+    self.assertEqual(said.getvalue(), '')
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+      with mock.patch.object(code_version, 'digest', lambda: 'other'):
+        self.assertIsNone(found())
+    self.assertRegex(
+        said.getvalue(),
+        r'^extend: this run begins anew: run \w+ was made by code \w+, this is other\n$',
+    )
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+      with mock.patch.object(inputs, 'recorded', lambda *_: {'training images': 'other'}):
+        self.assertIsNone(found())
+    self.assertIn('begins anew: run feddpcont', said.getvalue())
+    self.assertIn('was made from other training images', said.getvalue())
     # The longest of several; one that ended early, or has not ended, is none.
     longer = os.path.join(root, _config(root, None, rounds=_SHORT + 1).name())
     shutil.copytree(source, longer)

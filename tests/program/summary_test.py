@@ -262,7 +262,7 @@ class TextTest(SummaryTestCase):
     text = self._text()
     self.assertIn('Run run: 12 rounds, 1.23 s a round', text)
     self.assertIn('best 0.9123 (round 8)', text)
-    self.assertIn('mean of the last 10 0.8500, final 0.8000', text)
+    self.assertIn('last 10 evaluations 0.8500, final 0.8000', text)
     self.assertIn('28.6% of the training labels are wrong, 2 of 3 clients are noisy', text)
     self.assertIn(f'written to      {self.run_.path}', text)
 

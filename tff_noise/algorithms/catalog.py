@@ -12,6 +12,8 @@ from tff_noise.algorithms import fedcorr_params
 from tff_noise.algorithms import parameters
 from tff_noise.optimizers import catalog as optimizers
 
+_OURS = 'tff_noise.algorithms.'
+
 
 class Entry(NamedTuple):
   """An algorithm on the command line.
@@ -55,7 +57,10 @@ class Entry(NamedTuple):
 
   def build(self, task: Any, params: Any) -> Any:
     """Returns the `algorithm.Algorithm` for a `task.Task`; loads TensorFlow."""
-    function = params_lib.implementation(self.place)
+    if self.place.startswith(_OURS):
+      function = params_lib.implementation(self.place)
+    else:
+      function = params_lib.named(self.place, f'method={self.name}: place')
     if self.name in optimizers.OPTIMIZERS:
       function = functools.partial(function, optimizer=self.name)
     return function(task, params)
@@ -199,11 +204,11 @@ def _check_own(name, entry):
 ALGORITHMS = _Catalog({
     **{
         o.name: Entry(
-            o.name, o.title, o.paper, 'tff_noise.algorithms.plain:build', o.params,
+            o.name, o.title, o.paper, f'{_OURS}plain:build', o.params,
             per_client=o.per_client, compares_models=o.compares_models,
             chooses_clients=o.chooses_clients,
         )
         for o in optimizers.OPTIMIZERS.values()
     },
-    **{e.name: e._replace(place=f'tff_noise.algorithms.{e.place}') for e in _ENTRIES},
+    **{e.name: e._replace(place=f'{_OURS}{e.place}') for e in _ENTRIES},
 })

@@ -34,7 +34,8 @@ class Difference(NamedTuple):
 
   Attributes:
     mean: Mean difference.
-    low: Lower end of the 95 % interval of Student's t; nan for fewer than `MIN_SEEDS`.
+    low: Lower end of the 95 % interval of Student's t; nan for fewer than `MIN_SEEDS`, and for
+      fewer than 6 that are all equal, as a few of a coarse metric easily are.
     high: Upper end.
     p: Of the exact sign-flip test, two-sided: the share of all changes of signs under which the
       mean is as far from 0; nan for fewer than 6 or more than 16 seeds.
@@ -62,7 +63,7 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Differenc
   differences = _differences(first, second)
   n = len(differences)
   mean = float(differences.mean()) if n else math.nan
-  if n < MIN_SEEDS:
+  if n < MIN_SEEDS or (not np.ptp(differences) and n not in _SIGN_FLIP_SEEDS):
     return Difference(mean, math.nan, math.nan, math.nan, n)
   from scipy import stats  # Takes a second: only where it is used.
 

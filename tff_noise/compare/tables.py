@@ -321,7 +321,8 @@ def difference_table(grid: grid_lib.Grid, results: Sequence[Result], metric: str
       (
           'Paired over seeds (same clients, labels and initial weights), with 95 % intervals of '
           "Student's t, each by itself: of twenty of no difference one excludes 0. p: of the exact "
-          f'sign-flip test, of 6 to 16 seeds. Fewer than {statistics.MIN_SEEDS} decide nothing.',
+          f'sign-flip test, of 6 to 16 seeds. Fewer than {statistics.MIN_SEEDS} decide '
+          'nothing, nor do fewer than 6 that are all equal.',
       ),
   )
 

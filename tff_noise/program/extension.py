@@ -12,6 +12,7 @@ longer run and the key of both: together they are counted as one run.
 
 import glob
 import os
+import sys
 
 from tff_noise import types
 from tff_noise.algorithms import catalog
@@ -35,17 +36,24 @@ def find(config: run_config.RunConfig, dataset: types.Dataset) -> run_directory.
     return None
   # All but the digest of its flags.
   name = config.name().rpartition('_')[0]
-  found = {}
+  found, changed = {}, ''
   for path in glob.glob(os.path.join(glob.escape(os.path.abspath(config.root_dir)), f'{name}_*')):
     source = run_directory.RunDirectory(path)
     try:
-      check(config, source)
-      inputs.check(source, inputs.recorded(config, dataset))
+      _check_flags(config, source)
     except types.UsageError:
       continue  # Another run: of other flags, mostly.
+    try:
+      ledger_seal.check_code(source, other_code=False)
+      inputs.check(source, inputs.recorded(config, dataset))
+    except types.UsageError as error:
+      changed = str(error).partition(':')[0]
+      continue
     rounds = _flags(source)['rounds']
     if run_directory.read_json(source.file('summary.json')).get('rounds') == rounds:
       found[rounds] = source  # The others ended early.
+  if changed and not found:
+    print(f'extend: this run begins anew: {changed}', file=sys.stderr)
   return found[max(found)] if found else None
 
 
@@ -59,6 +67,11 @@ def check(config: run_config.RunConfig, source: run_directory.RunDirectory) -> N
   Raises:
     types.UsageError: If it cannot.
   """
+  _check_flags(config, source)
+  ledger_seal.check_code(source, other_code=False)
+
+
+def _check_flags(config, source):
   if not run_directory.is_complete(source):
     raise types.UsageError(
         f'--extend={source.path} is no finished run: continue it first, by its own flags'
@@ -80,7 +93,6 @@ def check(config: run_config.RunConfig, source: run_directory.RunDirectory) -> N
   ):
     if is_so:
       raise types.UsageError(f'--extend={source.path}: {what}; begin a run of its own, without it')
-  ledger_seal.check_code(source, other_code=False)
 
 
 def _flags(source):

@@ -122,7 +122,8 @@ def _define_all():
        'accuracy; 0 for never.'),
       ('Training', real, 'average_models', 0.0,
        'b in [0, 1): evaluate the mean of the models so far, theta <- b theta + (1 - b) w after '
-       'each round, in place of the last; 0 for the last. Training is the same.'),
+       'each round, in place of the last; 0 for the last. Training is the same. In round t of a '
+       'stage it is t / (t + 4) at most, so that .8 holds from round 16 on, .9 from 36.'),
       ('Training', integer, 'clients_per_round', 10, 'Clients drawn in each round.'),
       ('Training', text, 'client_sampling', 'fixed',
        'fixed: cohorts of this size, drawn uniformly; poisson: each client takes part by itself, '

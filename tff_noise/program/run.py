@@ -14,6 +14,7 @@ from tff_noise.program import extension
 from tff_noise.program import flags
 from tff_noise.program import inputs
 from tff_noise.program import ledger_seal
+from tff_noise.program import notices
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
 from tff_noise.program import summary
@@ -54,20 +55,10 @@ def run(config: run_config.RunConfig) -> None:
   if continued and run_directory.is_complete(directory):
     print(f'Run {directory.name} is complete; nothing is left to do.')
   else:
-    for note in scene.notes:
-      print(f'scene: {note}', file=sys.stderr)
-    _say_noise(config)
+    for note in [*(f'scene: {note}' for note in scene.notes), *notices.of(config, dataset)]:
+      print(note, file=sys.stderr)
     _prepare_and_train(config, dataset, scene, directory)
   print(summary.text(directory))
-
-
-def _say_noise(config):
-  """Of data of one's own, whose labels may be wrong as they are."""
-  if config.dataset in ('npz', 'image_folder') and config.noise not in ('none', 'human'):
-    print(
-        f'scene: --noise={config.noise} makes labels of --data_dir wrong, on top of what they are; '
-        '--noise=none leaves them', file=sys.stderr,
-    )
 
 
 def _prepare_and_train(config, dataset, scene, directory):

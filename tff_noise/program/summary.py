@@ -79,6 +79,7 @@ def summarize(run: run_directory.RunDirectory) -> dict[str, Any]:
       'best_round': reached.best_round,
       'last10_test_accuracy': reached.last10,
       'final_test_accuracy': reached.final,
+      'evaluations': reached.evaluations,
       **chosen,
       'rounds': len(rows),
       'rejected_updates': _rejected(rows),
@@ -161,12 +162,14 @@ def text(run: run_directory.RunDirectory) -> str:
   """Returns the closing summary of a finished run."""
   summary = run_directory.read_json(run.file('summary.json'))
   privacy = run_directory.read_json(run.file('privacy.json'))
+  # Summaries of earlier versions do not say.
+  evaluated = min(_LAST, summary.get('evaluations', _LAST))
   lines = [
       '',
       f'Run {run.name}: {summary["rounds"]} rounds, '
       f'{summary["seconds_per_round"]:.2f} s a round (median)',
       f'  test accuracy   best {summary["best_test_accuracy"]:.4f} (round '
-      f'{summary["best_round"]}), mean of the last {_LAST} '
+      f'{summary["best_round"]}), last {evaluated} evaluations '
       f'{summary["last10_test_accuracy"]:.4f}, final {summary["final_test_accuracy"]:.4f}',
   ]
   if 'validation_chosen_round' in summary:

@@ -249,9 +249,9 @@ def _curves(run, scene):
           run.rounds, _numeric(run, 'train_loss', nothing), _numeric(run, 'test_loss', nothing),
           stages,
       ),
-      "The training loss is the method's own objective on the noisy labels, averaged over the "
-      "examples of the round's clients; it is not comparable between methods, and below 0 where a "
-      'contrastive term is subtracted.',
+      "The training loss is the method's own objective on the noisy labels: the mean over a "
+      "client's batches, weighted with its examples. It is not comparable between methods, and "
+      'below 0 where a contrastive term is subtracted.',
   ))
   return shown
 

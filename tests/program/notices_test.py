@@ -1,0 +1,49 @@
+"""Tests of what users are told of data of their own."""
+
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from tff_noise import types
+from tff_noise.program import flags
+from tff_noise.program import notices
+
+_OWN = ('--dataset=npz', '--data_dir=x')
+
+
+def _told(x, *words):
+  nobody = np.zeros(len(x), np.int32)
+  dataset = types.Dataset('npz', x, nobody, x, nobody, 2, x.shape[1:], 1.0, 0.0, ('a', 'b'))
+  return notices.of(flags.config_from(flags.parse(['test', *words])), dataset)
+
+
+class NoticesTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      (('--noise=none',), 0), (('--noise=human',), 0), (('--noise=pairflip',), 1),
+      (('--scene=x.npz',), 0),
+  )
+  def test_noise_on_labels_of_ones_own(self, words, count):
+    told = _told(np.zeros((4, 2, 2, 1), np.uint8), *_OWN, *words)
+    self.assertLen(told, count)
+
+  def test_labels_that_are_right_may_be_made_wrong(self):
+    self.assertEmpty(_told(np.zeros((4, 64), np.float32), '--dataset=digits', '--noise=pairflip'))
+
+  @parameterized.parameters((9.9, False), (10.1, True), (-1e30, True))
+  def test_features_of_no_common_scale(self, value, is_told):
+    x = np.ones((4, 3), np.float32)
+    x[:, 1] = value
+    told = _told(x, *_OWN, '--noise=none')
+    self.assertLen(told, int(is_told))
+    if is_told:
+      size = f'{abs(value):.3g}'
+      self.assertStartsWith(told[0], f'data: feature 1 has a root mean square of {size}: ')
+
+  def test_bytes_are_scaled_by_the_models(self):
+    self.assertEmpty(_told(np.full((4, 2, 2, 1), 255, np.uint8), *_OWN, '--noise=none'))
+    self.assertEmpty(_told(np.array([b'a.png', b'b.png']), *_OWN, '--noise=none'))
+
+
+if __name__ == '__main__':
+  absltest.main()

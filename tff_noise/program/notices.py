@@ -1,0 +1,45 @@
+"""What a user is told of data of their own that may not be what they meant."""
+
+import numpy as np
+
+from tff_noise import types
+from tff_noise.program import run_config
+
+# Inputs of neural networks are about 1; from here on training suffers.
+_LARGEST_SCALE = 10
+
+
+def of(config: run_config.RunConfig, dataset: types.Dataset) -> list[str]:
+  """Returns sentences, without newlines, for a run that begins.
+
+  Args:
+    config: The flags.
+    dataset: From `data.load_dataset`.
+  """
+  return _of_noise(config) + (_of_scale(dataset.train_x) if config.dataset == 'npz' else [])
+
+
+def _of_noise(config):
+  """Labels of one's own may be wrong as they are; a scene has its own."""
+  drawn = config.scene is None and config.noise not in ('none', 'human')
+  if not drawn or config.dataset not in ('npz', 'image_folder'):
+    return []
+  return [
+      f'scene: --noise={config.noise} makes labels of --data_dir wrong, on top of what they are; '
+      '--noise=none leaves them'
+  ]
+
+
+def _of_scale(x):
+  """Numbers that nobody brought to a common scale; images of bytes are scaled by the models."""
+  if x.dtype.kind != 'f':
+    return []
+  rows = x.reshape(len(x), -1)
+  scale = np.sqrt(np.einsum('ij,ij->j', rows, rows, dtype=np.float64) / len(rows))
+  if scale.max() <= _LARGEST_SCALE:
+    return []
+  return [
+      f'data: feature {scale.argmax()} has a root mean square of {scale.max():.3g}: bring each to '
+      'mean 0 and standard deviation 1 (of the training set), or use a --model that does; models '
+      'learn slowly otherwise, or nothing'
+  ]
