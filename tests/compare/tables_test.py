@@ -216,6 +216,15 @@ class RenderTest(grid_case.GridCase):
     self.assertIn('| fedavg, paper | 76.84 ± 0.91 | – |', text)
     self.assertIn('Paper: The paper. Ours: scale "command line": --rounds=2.', text)
 
+  def test_a_few_equal_differences_are_said_to_be(self):
+    self.write()
+    results = []
+    for result in tables.collect(self.grid):
+      value = 80.5 if result.cell.method == 'feddpcont' else 80.0
+      results.append(result._replace(record=result.record._replace(values={_METRIC: value})))
+    table = tables.difference_table(self.grid, results, _METRIC)
+    self.assertEqual(table.rows, (('feddpcont', *['+0.50, the same in each (n=3)'] * 2),))
+
   def test_csv_has_the_same_numbers(self):
     self.write()
     rows = list(csv.DictReader(io.StringIO(

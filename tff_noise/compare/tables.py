@@ -302,7 +302,8 @@ def difference_table(grid: grid_lib.Grid, results: Sequence[Result], metric: str
     if method == grid.baseline or not difference.n:
       return '–'
     if math.isnan(difference.low):
-      return f'{difference.mean:+.2f}, not decided (n={difference.n})'
+      why = 'not decided' if difference.n < statistics.MIN_SEEDS else 'the same in each'
+      return f'{difference.mean:+.2f}, {why} (n={difference.n})'
     p = '' if math.isnan(difference.p) else f', p={difference.p:.3f}'
     return (
         f'{difference.mean:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}] '
