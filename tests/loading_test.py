@@ -14,12 +14,12 @@ with loading.large_modules():
 """
 
 
-def _python(code):
+def _python(code, load=_LOAD):
   environment = {
       **os.environ, 'PYTHONPATH': os.pathsep.join(sys.path), 'TF_CPP_MIN_LOG_LEVEL': '3'
   }
   return subprocess.run(
-      [sys.executable, '-c', _LOAD + code],
+      [sys.executable, '-c', load + code],
       env=environment, capture_output=True, text=True, check=False,
   )
 
@@ -56,6 +56,19 @@ with local.runtime(1):
   print(tff.tensorflow.computation(lambda: 1)())
 """)
     self.assertEqual((found.stdout, found.stderr), ('1\n', ''))
+
+  def test_a_program_that_loads_them_by_itself_ends_without_an_error_of_tffs(self):
+    # What it computes outside of a runtime is done by TFF's default context, as ever.
+    found = _python(load='', code="""
+import tensorflow_federated as tff
+from tff_noise.models import keras_model
+from tff_noise.runtimes import local
+one = tff.tensorflow.computation(lambda: 1)
+with local.runtime(1):
+  print(one())
+print(one() + 1)
+""")
+    self.assertEqual((found.stdout, found.stderr), ('1\n2\n', ''))
 
   def test_garbage_is_looked_for_after_an_error_too(self):
     found = _python("""

@@ -1,6 +1,8 @@
 """Loading TensorFlow Federated, for a program that owns its process."""
 
+import atexit
 import contextlib
+import functools
 import gc
 import sys
 from collections.abc import Iterator
@@ -39,3 +41,9 @@ def remove_default_context() -> None:
       raise RuntimeError('TFF computations need a runtime: see tff_noise.runtimes')
 
   tff.framework.set_default_context(NoContext())
+
+
+@functools.cache
+def end_quietly() -> None:
+  """Takes TFF's default context away when Python ends; until then programs may compute with it."""
+  atexit.register(remove_default_context)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_noise import loading
 from tff_noise.runtimes import client_error
 from tff_noise.runtimes import connection
 from tff_noise.runtimes import federating
@@ -30,6 +31,7 @@ def runtime(
   Raises:
     client_error.ClientError: In a computation, if that of a client fails.
   """
+  loading.end_quietly()
   tf.get_logger().setLevel('CRITICAL')
   take_memory_as_needed()
   server = federating.ServerSide(_Placements().say)

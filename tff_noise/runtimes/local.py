@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_noise import loading
 from tff_noise.runtimes import client_error
 from tff_noise.runtimes import connection
 from tff_noise.runtimes import data_cache
@@ -46,6 +47,7 @@ def runtime(
     worker_process.WorkerError: If the worker does not start; in a computation, if it dies twice.
     client_error.ClientError: In a computation, if that of a client fails.
   """
+  loading.end_quietly()
   # TFF's secure sums make TensorFlow complain about each of its own assertions.
   tf.get_logger().setLevel('CRITICAL')
   with tempfile.TemporaryDirectory(prefix='tff_noise_') as folder:

@@ -23,6 +23,7 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.compiler import building_blocks
 from tensorflow_federated.python.core.impl.executors import executor_factory
 
+from tff_noise import loading
 from tff_noise import types
 from tff_noise.runtimes import client_error
 from tff_noise.runtimes import connection
@@ -58,6 +59,7 @@ def runtime(
     worker_process.WorkerError: In a computation, if all workers are gone for too long.
     client_error.ClientError: In a computation, if that of a client fails.
   """
+  loading.end_quietly()
   tf.get_logger().setLevel('CRITICAL')
   pool = Pool(addresses, silence=silence, patience=patience)
   try:
