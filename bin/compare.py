@@ -16,6 +16,7 @@ from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import metrics
 from tff_noise.compare import records
 from tff_noise.compare import runner
+from tff_noise.compare import same_inputs
 from tff_noise.compare import shards
 from tff_noise.compare import tables
 from tff_noise.program import code_version
@@ -103,8 +104,10 @@ def _compare(values, extra, command):
   os.makedirs(out.path, exist_ok=True)
   failed = []
   if values.run:
+    there = tables.collect(grid, known=known, mixed_code=values.mixed_code)
     if not values.mixed_code:
-      tables.require_code(tables.collect(grid, known=known), code_version.digest())
+      same_inputs.require_code(there, code_version.digest())
+    same_inputs.require_inputs(there)
     with child.terminable():
       failed = _run(grid, known, out, values.jobs)
   results = tables.collect(grid, known=known, mixed_code=values.mixed_code)

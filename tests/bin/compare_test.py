@@ -1,6 +1,7 @@
 """The comparison command, in real processes."""
 
 import functools
+import json
 import os
 import shutil
 import signal
@@ -77,6 +78,22 @@ class CompareTest(absltest.TestCase):
     self.assertIn('2 runs, 2 of them finished', err)
     self.assertEqual(again, out)
     self.assertEqual(self._summaries(), before)
+
+  def test_runs_of_other_data_are_not_compared(self):
+    whole, status, out, err = _whole_grid()
+    self.assertEqual(status, 0, err)
+    shutil.copytree(whole, self.root, dirs_exist_ok=True)
+    path = os.path.join(self.root, self._runs()[0], 'config.json')
+    with open(path, encoding='utf-8') as file:
+      content = json.load(file)
+    content['inputs']['training images'] = '0' * 16
+    with open(path, 'w', encoding='utf-8') as file:
+      json.dump(content, file)
+    status, again, err = self._compare()
+    self.assertEqual((status, again), (2, ''))
+    self.assertRegex(err, r'^compare: run \w+ was made from other training images: .*--norun.*\n$')
+    status, again, err = self._compare('--norun')
+    self.assertEqual((status, again), (0, out), err)
 
   def test_what_a_file_of_results_has_is_not_run(self):
     whole, status, out, err = _whole_grid()

@@ -79,6 +79,19 @@ class RunnerTest(absltest.TestCase):
     # The same grid then continues.
     self.assertEqual([o.status for o in self._run(grid).values()], [0, 0])
 
+  def test_a_full_disk_is_told_in_a_line_and_the_next_run_is_none_the_worse(self):
+    grid = self._grid(['fedavg'], [0, 1])
+    logs = os.path.join(self.root, 'logs')
+    os.makedirs(logs)
+    log = os.path.join(logs, grid.cells[0].config.name() + '.log')
+    os.symlink('/dev/full', log)
+    outcomes = self._run(grid)
+    self.assertEqual([outcomes['fedavg', seed].status for seed in (0, 1)], [1, 0])
+    self.assertEqual(
+        outcomes['fedavg', 0].message,
+        f'its output cannot be written to {log} (No space left on device)',
+    )
+
   def test_two_at_a_time_have_cores_of_their_own(self):
     both = runner._cores(2)
     cores = os.sched_getaffinity(0)

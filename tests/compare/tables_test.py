@@ -160,19 +160,6 @@ class ProblemsTest(grid_case.GridCase):
     entry = tables.entries(self.grid, results, _METRIC)['feddpcont', 'noise_rate=0.2']
     self.assertEqual(entry.spread.n, 2)
 
-  def test_what_is_left_has_to_be_made_by_the_code_of_what_is_there(self):
-    self.write()
-    results = tables.collect(self.grid)
-    (code,) = {r.record.code for r in results if r.record is not None}
-    tables.require_code(results, code)
-    left = [r._replace(record=None) if i < 3 else r for i, r in enumerate(results)]
-    tables.require_code(left, code)
-    tables.require_code(results, 'other')  # Nothing is left to run.
-    tables.require_code([r._replace(record=None) for r in results], 'other')
-    there = sum(r.record is not None for r in left)
-    with self.assertRaisesRegex(types.UsageError, f'{there} of these runs .* other code .*norun'):
-      tables.require_code(left, 'other')
-
   def test_mixed_code_is_refused_and_named(self):
     self.write(code=lambda cell: 'aaa' if cell.seed else 'bbb')
     with self.assertRaisesRegex(types.UsageError, 'different code: 4 by bbb .*8 by aaa'):

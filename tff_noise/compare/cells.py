@@ -1,7 +1,8 @@
 """A process that runs one cell of a grid after another: what takes seconds to load serves all.
 
 Each line of its stdin asks for a run, a JSON list of where its output goes and of the arguments of
-`bin/train`; each line of its stdout is a run's exit status. A run's pictures are not drawn:
+`bin/train`; each line of its stdout is a JSON list of a run's exit status and a message, which is
+empty unless the run's output could not be written. A run's pictures are not drawn:
 `bin/report` draws them of any run at any time.
 """
 
@@ -25,9 +26,12 @@ def main(cores: Sequence[int]) -> None:
   with os.fdopen(os.dup(sys.stdout.fileno()), 'w', encoding='utf-8') as replies:
     for line in sys.stdin:
       log, *arguments = json.loads(line)
-      with _output_to(log):
-        status = _run(arguments)
-      print(status, file=replies, flush=True)
+      try:
+        with _output_to(log):
+          reply = _run(arguments), ''
+      except OSError as error:  # As on a full disk, where a run cannot say what happened.
+        reply = 1, f'its output cannot be written to {log} ({error.strerror})'
+      print(json.dumps(reply), file=replies, flush=True)
 
 
 def _run(arguments):
@@ -56,18 +60,20 @@ def _forget():
 @contextlib.contextmanager
 def _output_to(path: str) -> Iterator[None]:
   """Lets stdout and stderr, of child processes too, go to a new file at `path`."""
-  kept = os.dup(1), os.dup(2)
   with open(path, 'wb') as file:
+    kept = os.dup(1), os.dup(2)
     for number in (1, 2):
       os.dup2(file.fileno(), number)
   try:
     yield
   finally:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    for number, original in zip((1, 2), kept, strict=True):
-      os.dup2(original, number)
-      os.close(original)
+    try:
+      sys.stdout.flush()
+      sys.stderr.flush()
+    finally:
+      for number, original in zip((1, 2), kept, strict=True):
+        os.dup2(original, number)
+        os.close(original)
 
 
 if __name__ == '__main__':

@@ -93,10 +93,10 @@ def _run_cell(idle, cell, log_dir):
   log = os.path.join(log_dir, cell.config.name() + '.log')
   worker = idle.get()
   started = time.monotonic()
-  status = worker.run(cell, log)
+  status, message = worker.run(cell, log)
   seconds = time.monotonic() - started
   idle.put(worker)
-  return Outcome(cell, status, seconds, _last_line(log) if status else '', log)
+  return Outcome(cell, status, seconds, (message or _last_line(log)) if status else '', log)
 
 
 class _Worker:
@@ -112,11 +112,14 @@ class _Worker:
     self._process = None
     self._done = 0
 
-  def run(self, cell: grid.Cell, log: str) -> int:
-    """Runs a cell, and returns its exit status; that of its process where that ended."""
+  def run(self, cell: grid.Cell, log: str) -> tuple[int, str]:
+    """Runs a cell; returns its exit status and what its output lacks, if anything.
+
+    The status is that of its process where that ended.
+    """
     process = self._running()
     if process is None:
-      return -1
+      return -1, ''
     try:
       process.stdin.write(json.dumps([log, *cell.arguments]) + '\n')
       process.stdin.flush()
@@ -124,10 +127,10 @@ class _Worker:
     except BrokenPipeError:
       reply = ''
     self._done += 1
-    status = int(reply) if reply else process.wait()
-    if status or not reply or self._done == _CELLS_OF_A_PROCESS:
+    status, message = json.loads(reply) if reply else (process.wait() or -1, '')
+    if status or self._done == _CELLS_OF_A_PROCESS:
       self._end()
-    return status if reply else status or -1
+    return status, message
 
   def _running(self):
     """The process, a new one if there is none; None once it was stopped."""

@@ -73,23 +73,6 @@ def collect(
   return results
 
 
-def require_code(results: Sequence[Result], now: str) -> None:
-  """Raises `UsageError` if the runs that are left would not be made by the code of the others.
-
-  Args:
-    results: Of all cells.
-    now: Digest of the code that would make what is left.
-  """
-  codes = {r.record.code for r in results if r.record is not None} - {now}
-  left = sum(r.record is None for r in results)
-  if codes and left:
-    raise types.UsageError(
-        f'{len(results) - left} of these runs were made by other code ({min(codes) or "unknown"}), '
-        f'{left} would be by this ({now}): --norun shows those that are there, another --root_dir '
-        '(and --results) begins anew, --mixed_code compares them all the same'
-    )
-
-
 def _result(cell, names, known):
   path = cell.config.path()
   if not os.path.isdir(path):

@@ -77,16 +77,22 @@ def recorded(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, 
   they still are: a run keeps its scene and needs them no more. Nor does its noise depend on whether
   they are there.
   """
-  drawn = {f'--{name}': getattr(config, name) for name in _OF_SCENE}
-  there = {name: path for name, path in drawn.items() if path and os.path.isfile(path)}
+  return {**recorded_of_data(dataset), **recorded_of_files(config)}
+
+
+def recorded_of_data(dataset: types.Dataset) -> dict[str, str]:
+  """Returns the part of `recorded` that is of the data."""
   named = {'class names': dataset.class_names}
   if dataset.client is not None:
     named['client names'] = dataset.client_names
-  return {
-      **digests(config, dataset),
-      **{what: _of_texts(names) for what, names in named.items()},
-      **{name: _of_files([path]) for name, path in there.items()},
-  }
+  return {**of_data(dataset), **{what: _of_texts(names) for what, names in named.items()}}
+
+
+def recorded_of_files(config: run_config.RunConfig) -> dict[str, str]:
+  """Returns the part of `recorded` that is of the files that flags name."""
+  drawn = {f'--{name}': getattr(config, name) for name in _OF_SCENE}
+  there = {name: path for name, path in drawn.items() if path and os.path.isfile(path)}
+  return {**of_files(config), **{name: _of_files([path]) for name, path in there.items()}}
 
 
 def check(run: run_directory.RunDirectory, now: Mapping[str, str], otherwise: str = '') -> None:

@@ -1,0 +1,97 @@
+"""A grid is tabulated only of the code and the data that are there now."""
+
+import json
+import os
+import shutil
+from unittest import mock
+
+from absl.testing import absltest
+
+from tests.compare import grid_case
+from tff_noise import types
+from tff_noise.compare import same_inputs
+from tff_noise.compare import tables
+from tff_noise.program import data
+from tff_noise.program import inputs
+
+
+class CodeTest(grid_case.GridCase):
+
+  def setUp(self):
+    super().setUp()
+    self.write()
+    self.results = tables.collect(self.grid)
+    self.left = [r._replace(record=None) if i < 3 else r for i, r in enumerate(self.results)]
+
+  def test_the_same(self):
+    same_inputs.require_code(self.results, 'c0de')
+    same_inputs.require_code(self.left, 'c0de')
+    same_inputs.require_code([r._replace(record=None) for r in self.results], 'other')
+
+  def test_finished_runs_of_other_code_are_not_shown_as_this_ones(self):
+    with self.assertRaisesRegex(
+        types.UsageError, r'^12 of these runs .* other code \(c0de\), this is other: --norun shows'
+    ):
+      same_inputs.require_code(self.results, 'other')
+
+  def test_what_is_left_has_to_be_made_by_the_code_of_what_is_there(self):
+    with self.assertRaisesRegex(
+        types.UsageError, r'^9 of these runs .* \(c0de\), 3 would be by this \(other\): --norun'
+    ):
+      same_inputs.require_code(self.left, 'other')
+
+  def test_what_a_file_of_results_has_is_shown_where_it_is_all(self):
+    shutil.rmtree(self.root)
+    same_inputs.require_code(self.results, 'other')
+    with self.assertRaisesRegex(types.UsageError, '^9 of these runs'):
+      same_inputs.require_code(self.left, 'other')
+
+
+class InputsTest(grid_case.GridCase):
+
+  def setUp(self):
+    super().setUp()
+    self.write()
+    config = self.grid.cells[0].config
+    self.now = inputs.recorded(config, data.load_dataset(config))
+
+  def _made_from(self, cell, **changes):
+    path = os.path.join(self.path(cell), 'config.json')
+    with open(path, encoding='utf-8') as file:
+      content = json.load(file)
+    with open(path, 'w', encoding='utf-8') as file:
+      json.dump({**content, 'inputs': {**self.now, **changes}}, file)
+
+  def test_data_are_read_once(self):
+    for cell in self.grid.cells:
+      self._made_from(cell)
+    with mock.patch.object(data, 'load_dataset', wraps=data.load_dataset) as load:
+      same_inputs.require_inputs(tables.collect(self.grid))
+    load.assert_called_once()
+
+  def test_one_run_of_other_data_is_named(self):
+    *others, last = self.grid.cells
+    for cell in others:
+      self._made_from(cell)
+    self._made_from(last, **{'training images': '0', '--method (mine.py)': '1'})
+    with self.assertRaisesRegex(
+        types.UsageError,
+        rf'^run {last.config.name()} was made from other training images, --method \(mine.py\): '
+        'bring back what it was made from, or give another --root_dir .*; --norun shows',
+    ):
+      same_inputs.require_inputs(tables.collect(self.grid))
+
+  def test_data_that_are_gone(self):
+    with mock.patch.object(data, 'load_dataset', side_effect=types.UsageError('no such file')):
+      with self.assertRaisesRegex(types.UsageError, '^no such file; --norun shows the runs'):
+        same_inputs.require_inputs(tables.collect(self.grid))
+
+  def test_where_no_run_is_nothing_is_read(self):
+    results = tables.collect(self.grid)
+    nowhere = [r._replace(record=None) for r in results]
+    with mock.patch.object(data, 'load_dataset', side_effect=AssertionError):
+      same_inputs.require_inputs(nowhere)
+
+
+if __name__ == '__main__':
+  absltest.main()
