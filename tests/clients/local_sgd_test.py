@@ -405,6 +405,19 @@ class OptimizerTest(federated_test_case.FederatedTestCase):
     with self.assertRaisesRegex(types.UsageError, message):
       local_sgd.build(toy.linear_model(), (mine,), seed=0, training=types.LocalTraining())
 
+  @parameterized.parameters(
+      (lambda s: one_client.cross_entropy(s) * tf.ones(tf.shape(s.labels)), r'float32 \(None,\)'),
+      (lambda s: tf.cast(one_client.cross_entropy(s), tf.float64), r'float64 \(\)'),
+      (lambda s: (s.logits, ()), r'float32 \(None, 2\)'),
+      (lambda s: None, 'None'),
+  )
+  def test_a_loss_is_one_number(self, loss, what):
+    with self.assertRaisesRegex(types.UsageError, f'`loss` has to .* returned {what}$'):
+      local_sgd.build(
+          toy.linear_model(), (program.ClientProgram(loss),), seed=0,
+          training=types.LocalTraining(),
+      )
+
   @parameterized.parameters((3, 3), (200, 100), (-200, -5))
   def test_sums_are_cut_to_their_bounds_before_they_are_sent(self, value, expected):
     output = one_client.run(

@@ -179,8 +179,11 @@ class ExtensionTest(parameterized.TestCase):
       extension.check(config, run_directory.RunDirectory(other))
 
   def test_no_run_an_unfinished_one_and_one_that_ended_early(self):
-    for path in (os.path.join(self.root, 'nowhere'), self.create_tempdir().full_path):
-      with self.assertRaisesRegex(types.UsageError, 'is no finished run: continue it first'):
+    for path, message in (
+        (os.path.join(self.root, 'nowhere'), 'nowhere: no such run; name the folder of a finished'),
+        (self.create_tempdir().full_path, 'is no finished run: continue it first'),
+    ):
+      with self.assertRaisesRegex(types.UsageError, message):
         run.run(_config(self.root, 'never', extend=path))
     ended = os.path.join(self.create_tempdir().full_path, 'ended')
     shutil.copytree(self.short, ended)

@@ -255,6 +255,16 @@ class CheckSameRunTest(RunDirectoryTestCase):
     )
     self.assertNotIn('--rounds', str(caught.exception))
 
+  def test_more_rounds_of_a_run_that_had_all_of_its_own(self):
+    self.make(config={'flags': {'seed': 0, 'rounds': 5}})
+    # Not finished; ended early; finished.
+    for summary, can_be_extended in ((None, False), ({'rounds': 3}, False), ({'rounds': 5}, True)):
+      if summary:
+        run_directory.write_json(self.run_.file('summary.json'), summary)
+      with self.assertRaises(types.UsageError) as caught:
+        run_directory.check_same_run(self.run_, {'seed': 0, 'rounds': 9}, {})
+      self.assertEqual(f'--extend={self.run_.path}' in str(caught.exception), can_be_extended)
+
   def test_flag_that_the_run_did_not_know(self):
     self.make(config={'flags': {'seed': 0}})
     with self.assertRaisesRegex(types.UsageError, '--new was 2, now 3'):

@@ -296,6 +296,7 @@ def _train(work, client):
         )
         loss = programs[0].loss(now)
         loss, found = loss if isinstance(loss, tuple) else (loss, ())
+        loss = _one_number(loss)
       gradients = tape.gradient(
           loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
       )
@@ -429,6 +430,18 @@ def _finish(work, client, trained):
       per_client.pack_reports(work.examples, reports),
       uplink.ReturnedState(client.id, own),
   )
+
+
+def _one_number(loss):
+  """A loss for each example would be an error of TensorFlow's, of the loop that it is in."""
+  found = tf.convert_to_tensor(loss) if loss is not None else None
+  if found is None or found.dtype != tf.float32 or found.shape.rank:
+    what = 'None' if found is None else f'{found.dtype.name} {found.shape}'
+    raise types.UsageError(
+        "a client program's `loss` has to return one float32, the mean over the batch, returned "
+        + what
+    )
+  return found
 
 
 def _declared(program, sent, own):

@@ -333,7 +333,10 @@ class SimulatedClients:
     """Returns the computation as it is listed, and the messages."""
     listed = self._listed.get(computation.name)
     if listed is None or listed.process is not computation.process:
-      raise ValueError(f'the algorithm does not list the computation {computation.name!r}')
+      raise types.UsageError(
+          f'the algorithm does not list the computation {computation.name!r}: its computations '
+          'have to be algorithm.computations_of(...) all that it runs'
+      )
     declared = {m.name: m for m in listed.declared.messages}
     if messages.keys() != declared.keys():
       raise ValueError(

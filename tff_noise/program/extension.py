@@ -72,6 +72,10 @@ def check(config: run_config.RunConfig, source: run_directory.RunDirectory) -> N
 
 
 def _check_flags(config, source):
+  if not source.exists:
+    raise types.UsageError(
+        f'--extend={source.path}: no such run; name the folder of a finished one'
+    )
   if not run_directory.is_complete(source):
     raise types.UsageError(
         f'--extend={source.path} is no finished run: continue it first, by its own flags'

@@ -211,8 +211,13 @@ def check_same_run(
   if changed:
     raise types.UsageError(
         f'run {run.name} was started with other flags: {"; ".join(changed)}. {otherwise}'
-        + (_OR_EXTEND.format(path=run.path) if names == ['rounds'] else '')
+        + (_OR_EXTEND.format(path=run.path) if names == ['rounds'] and _has(run, flags) else '')
     )
+
+
+def _has(run, flags):
+  """Whether all rounds that its flags ask for were run: one that ended early is not extended."""
+  return is_complete(run) and read_json(run.file('summary.json')).get('rounds') == flags['rounds']
 
 
 @contextlib.contextmanager

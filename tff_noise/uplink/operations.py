@@ -280,7 +280,8 @@ def _check_scope(scope, functions, at_server):
     if _UNSEEDED.match(node.op) and not at_server:
       raise _error(
           scope, node, 'draws what a round that is repeated would draw anew: use '
-          'tf.random.stateless operations, with seeds of the step or the client'
+          'tf.random.stateless operations, with seeds of the step or the client, and no dropout in '
+          'a --model'
       )
     if not _functions_of(node) <= functions:
       raise _error(scope, node, 'calls a function that is not in the graph')
