@@ -3,13 +3,16 @@
 # Downloading TensorFlow takes this long on a slow line.
 _TIMEOUT = 3600
 
+# What lies on the user's path is no part of it: pip would not install what it finds there.
+_ALONE = {"PYTHONPATH": ""}
+
 def _say(ctx, text):
     # Not report_progress: Bazel 4 shows it on a terminal only, and this is a minute of silence.
     ctx.execute(["echo", text], quiet = False)
 
 def _run(ctx, progress, command, environment = {}):
     _say(ctx, "python_env: " + progress)
-    result = ctx.execute(command, environment = environment, timeout = _TIMEOUT)
+    result = ctx.execute(command, environment = dict(_ALONE, **environment), timeout = _TIMEOUT)
     if result.return_code:
         # Said, not failed with: Bazel repeats the message of a failure four times.
         _say(ctx, result.stdout + result.stderr)
@@ -21,7 +24,7 @@ def _pip_index(ctx, pip):
 
     # Not `config get`, which overlooks a file named by PIP_CONFIG_FILE. Lines are "global.index-url='URL'".
     settings = {}
-    for line in ctx.execute(pip + ["config", "list"]).stdout.splitlines():
+    for line in ctx.execute(pip + ["config", "list"], environment = _ALONE).stdout.splitlines():
         name, _, value = line.partition("=")
         settings[name] = value.strip("'")
     for section in [":env:", "install", "global"]:  # In the order in which pip prefers them.
