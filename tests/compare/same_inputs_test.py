@@ -5,10 +5,14 @@ import os
 import shutil
 from unittest import mock
 
+import numpy as np
 from absl.testing import absltest
+from absl.testing import parameterized
+from PIL import Image
 
 from tests.compare import grid_case
 from tff_noise import types
+from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import same_inputs
 from tff_noise.compare import tables
 from tff_noise.program import data
@@ -56,11 +60,14 @@ class InputsTest(grid_case.GridCase):
     self.now = inputs.recorded(config, data.load_dataset(config))
 
   def _made_from(self, cell, **changes):
+    self._record(cell, {**self.now, **changes})
+
+  def _record(self, cell, made_from):
     path = os.path.join(self.path(cell), 'config.json')
     with open(path, encoding='utf-8') as file:
       content = json.load(file)
     with open(path, 'w', encoding='utf-8') as file:
-      json.dump({**content, 'inputs': {**self.now, **changes}}, file)
+      json.dump({**content, 'inputs': made_from}, file)
 
   def test_data_are_read_once(self):
     for cell in self.grid.cells:
@@ -68,6 +75,26 @@ class InputsTest(grid_case.GridCase):
     with mock.patch.object(data, 'load_dataset', wraps=data.load_dataset) as load:
       same_inputs.require_inputs(tables.collect(self.grid))
     load.assert_called_once()
+
+  @parameterized.parameters('subset=500,600', 'public_examples=20,30', 'validation_dir=a,b')
+  def test_cells_have_data_of_their_own(self, vary):
+    # Public images are drawn by the seed, too.
+    folder = self.create_tempdir().full_path
+    for place, value in (('a', 0), ('b', 255)):
+      os.makedirs(os.path.join(folder, place, '3'))
+      image = Image.fromarray(np.full((8, 8), value, np.uint8))
+      image.save(os.path.join(folder, place, '3', 'x.png'))
+    grid = grid_lib.from_flags(
+        ['rhfl'], [vary.replace('=a,b', f'={folder}/a,{folder}/b')], [0, 1],
+        ['--rounds=2', '--public_dataset=digits'], self.root, metric=[grid_case.METRIC],
+        baseline=None,
+    )
+    for cell in grid.cells:
+      grid_case.write_run(self.path(cell), cell.config, 0.5)
+      self._record(cell, inputs.recorded(cell.config, data.load_dataset(cell.config)))
+    with mock.patch.object(data, 'load_dataset', wraps=data.load_dataset) as load:
+      same_inputs.require_inputs(tables.collect(grid))
+    self.assertEqual(load.call_count, 4)
 
   def test_one_run_of_other_data_is_named(self):
     *others, last = self.grid.cells

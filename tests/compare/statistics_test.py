@@ -46,6 +46,19 @@ class PairedTest(parameterized.TestCase):
     self.assertEqual((difference.mean, difference.n), (value, seeds))
     self.assertTrue(math.isnan(difference.low) and math.isnan(difference.high))
 
+  def test_equal_differences_of_a_coarse_metric_in_float32(self):
+    # Two of 300 examples more in each seed, as runs write their shares.
+    first, second = (
+        {seed: 100 * float(np.float32((right + more) / 300)) for seed, right in enumerate(rights)}
+        for rights, more in (((271, 283, 266), 2), ((271, 283, 266), 0))
+    )
+    self.assertGreater(np.ptp([first[seed] - second[seed] for seed in first]), 0)
+    self.assertTrue(math.isnan(statistics.paired(first, second).low))
+    self.assertTrue(statistics.may_be_best({'a': first, 'b': second})['b'])
+    # One example more in one of them is no such digit.
+    first[0] += 100 / 300
+    self.assertFalse(math.isnan(statistics.paired(first, second).low))
+
   def test_six_equal_differences_are_told(self):
     difference = statistics.paired(dict.fromkeys(range(6), 0.5), dict.fromkeys(range(6), 0))
     self.assertEqual((difference.low, difference.high, difference.p), (0.5, 0.5, 2 / 64))

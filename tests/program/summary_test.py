@@ -263,6 +263,8 @@ class TextTest(SummaryTestCase):
     self.assertIn('Run run: 12 rounds, 1.23 s a round', text)
     self.assertIn('best 0.9123 (round 8)', text)
     self.assertIn('last 10 evaluations 0.8500, final 0.8000', text)
+    self.assertIn('last 6 evaluations 0.8500', self._text(evaluations=6))
+    self.assertIn('last 10 evaluations 0.8500', self._text(evaluations=12))
     self.assertIn('28.6% of the training labels are wrong, 2 of 3 clients are noisy', text)
     self.assertIn(f'written to      {self.run_.path}', text)
 

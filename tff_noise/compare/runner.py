@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
     cell: The cell.
     status: Its exit status; of its process where that ended, -1 where all was stopped.
     seconds: How long it took.
-    message: The last line of its output if it failed.
+    message: The last line of its output if it failed, or why there is no output.
     log: Where all of its output is.
   """
 
@@ -113,7 +113,7 @@ class _Worker:
     self._done = 0
 
   def run(self, cell: grid.Cell, log: str) -> tuple[int, str]:
-    """Runs a cell; returns its exit status and what its output lacks, if anything.
+    """Runs a cell; returns its exit status and why there is no output, if so.
 
     The status is that of its process where that ended.
     """

@@ -18,6 +18,7 @@ MIN_SEEDS = 3
 # All 2^n changes of signs are gone through up to 16; with fewer than 6 none has p below .05.
 _SIGN_FLIP_SEEDS = range(6, 17)
 _LEVEL = 0.05
+_RESOLUTION = 1e-6
 _SIMULATIONS = 50_000
 
 
@@ -63,7 +64,7 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Differenc
   differences = _differences(first, second)
   n = len(differences)
   mean = float(differences.mean()) if n else math.nan
-  if n < MIN_SEEDS or (not np.ptp(differences) and n not in _SIGN_FLIP_SEEDS):
+  if n < MIN_SEEDS or not (n in _SIGN_FLIP_SEEDS or _vary(differences, first, second)):
     return Difference(mean, math.nan, math.nan, math.nan, n)
   from scipy import stats  # Takes a second: only where it is used.
 
@@ -101,7 +102,7 @@ def may_be_best(
       continue
     limit = critical_value(len(compared), len(differences)) * _standard_error(differences)
     # Equal differences do not tell how they vary: a few of a coarse metric are easily equal.
-    told = np.ptp(differences) > 0 or len(differences) in _SIGN_FLIP_SEEDS
+    told = len(differences) in _SIGN_FLIP_SEEDS or _vary(differences, compared[best], of_method)
     result[method] = method == best or not told or bool(differences.mean() <= limit)
   if sum(kept is not None for kept in result.values()) < 2:
     return dict.fromkeys(values)
@@ -132,6 +133,12 @@ def critical_value(methods: int, seeds: int) -> float:
 
 def _differences(first, second):
   return np.array([first[seed] - second[seed] for seed in sorted(set(first) & set(second))])
+
+
+def _vary(differences, first, second):
+  """Whether they differ by more than the last digits of float32, as accuracies are measured."""
+  values = np.abs([*first.values(), *second.values()])
+  return np.ptp(differences) > _RESOLUTION * values[np.isfinite(values)].max(initial=0)
 
 
 def _standard_error(differences):

@@ -26,7 +26,8 @@ from tff_noise.program import run_directory
 def find(config: run_config.RunConfig, dataset: types.Dataset) -> run_directory.RunDirectory | None:
   """Returns the longest finished run that `config` is a longer one of; None if there is none.
 
-  Runs with a name of their own, or begun anew, are not looked for and look for none.
+  Runs with a name of their own, or begun anew, are not looked for and look for none. If the only
+  ones are of other code or data, stderr is told so: whoever asks for more rounds expects to go on.
 
   Args:
     config: The flags.

@@ -209,15 +209,16 @@ def check_same_run(
   names = [n for n in sorted({*flags, *identity}) if flags.get(n) != identity.get(n)]
   changed = [f'--{name} was {flags.get(name)}, now {identity.get(name)}' for name in names]
   if changed:
+    longer = names == ['rounds'] and _ran(run, flags.get('rounds'))
     raise types.UsageError(
         f'run {run.name} was started with other flags: {"; ".join(changed)}. {otherwise}'
-        + (_OR_EXTEND.format(path=run.path) if names == ['rounds'] and _has(run, flags) else '')
+        + (_OR_EXTEND.format(path=run.path) if longer else '')
     )
 
 
-def _has(run, flags):
-  """Whether all rounds that its flags ask for were run: one that ended early is not extended."""
-  return is_complete(run) and read_json(run.file('summary.json')).get('rounds') == flags['rounds']
+def _ran(run, rounds):
+  """Whether a run is finished and has so many rounds: one that ended early is not extended."""
+  return is_complete(run) and read_json(run.file('summary.json')).get('rounds') == rounds
 
 
 @contextlib.contextmanager
