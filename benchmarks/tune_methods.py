@@ -76,6 +76,7 @@ _PARAMETERS = {
     'ClipFL': ('prune=0.5', 'prune=0.3'),
     'FedDPCont': ('weight=1', 'weight=0.5'),
     'FedTally': ('average=0', 'average=0.8'),
+    'FedTally, two heads': ('loss_q=0.7', 'loss_q=0.4'),
 }
 
 

@@ -215,14 +215,16 @@ class _NumPy:
   def __init__(self, federation, params, training, warm_up, rounds):
     self.clients, self.params, self.training = federation.clients, params, training
     self.warm_up, self.rounds, self.t = warm_up, rounds, 0
-    self.w = self.mean = np.zeros((2, 2))
+    # The network's weights, and kernel and bias of the head that judges where there are two.
+    self.w = self.mean = [np.zeros((2, 2)), np.zeros((2, 2)), np.zeros(2)]
     self.prior, self.table, self.gamma = fedtally.first_prior(), _table(2), 1.0
     self.posteriors, self.corrections = 20.0 * self.prior, np.zeros((2, 2))
     self.counts = np.zeros((2, 100))
 
   def judge(self, x, y):
-    teacher = self.mean if self.params.average else self.w
-    p, r = _softmax(x @ teacher), _softmax(self.gamma * x @ teacher)
+    w, kernel, bias = self.mean if self.params.average else self.w
+    z = x @ kernel + bias if self.params.loss_q else x @ w
+    p, r = _softmax(z), _softmax(self.gamma * z)
     of_label, of_other = r[np.arange(len(y)), y], (self.table[y] * r).sum(axis=1)
     likelihoods = (1 - _RATES) * of_label[:, None] + _RATES * of_other[:, None]
     post = self.prior * np.prod(likelihoods, axis=0)
@@ -241,14 +243,20 @@ class _NumPy:
     return tf.random.stateless_uniform([len(y)], seed).numpy() < self.params.held_out
 
   def train(self, x, q, held):
-    w = self.w.copy()
+    w, kernel, bias = (array.copy() for array in self.w)
     adjustment = np.log(2 * (q.sum(axis=0) + 1) / (len(x) + 2))
     if held is not None:
       x, q = x[~held], q[~held]
-    n = len(x)
+    step = self.training.learning_rate / len(x)
     for _ in range(self.training.epochs):
-      w -= self.training.learning_rate * x.T @ (_softmax(x @ w + adjustment) - q) / n
-    return w
+      p = _softmax(x @ w + adjustment)
+      # Of sum_k q_k (1 - p_k^b) / b, which is cross-entropy for b = 0.
+      pull = q * p**self.params.loss_q
+      error = _softmax(x @ kernel + bias + adjustment) - q
+      w -= step * x.T @ (p * pull.sum(axis=1, keepdims=True) - pull)
+      kernel -= step * x.T @ error
+      bias -= step * error.sum(axis=0)
+    return w, kernel, bias
 
   def round(self):
     self.t += 1
@@ -269,9 +277,11 @@ class _NumPy:
           np.bincount(bins[c], minlength=100) for c in (counted, counted & agrees)
       ])
     old = self.w
-    self.w = np.tensordot(np.array(weights) / sum(weights), models, 1)
+    shares = np.array(weights) / sum(weights)
+    self.w = [np.tensordot(shares, arrays, 1) for arrays in zip(*models, strict=True)]
     b = min(self.params.average, self.t / (self.t + 4))
-    self.mean = b * (old if self.t == 1 else self.mean) + (1 - b) * self.w
+    means = old if self.t == 1 else self.mean
+    self.mean = [b * m + (1 - b) * w for m, w in zip(means, self.w, strict=True)]
     self.count(posteriors, corrections, counts)
 
   def count(self, posteriors, corrections, counts):
@@ -312,6 +322,8 @@ class RunTest(federated_test_case.FederatedTestCase):
       ('learned_prior', {'learned_prior': True}),
       ('average', {'average': 0.5}),
       ('held_out', {'held_out': 0.25}),
+      ('two_heads', {'loss_q': 0.7}),
+      ('two_heads_averaged', {'loss_q': 0.7, 'average': 0.5, 'held_out': 0.25}),
       ('sharpness', {'max_sharpness': 4.0, 'top_share': 0.5, 'held_out': 0.25}),
   )
   def test_whole_run_equals_numpy(self, params):
@@ -322,7 +334,7 @@ class RunTest(federated_test_case.FederatedTestCase):
     for _ in range(8):
       expected.round()
     state, _ = method_runs.run('fedtally', federation, task, **params)
-    np.testing.assert_allclose(state.weights.trainable[0], expected.w, atol=2e-5)
+    self._assert_weights(state.weights, expected.w, params)
     np.testing.assert_allclose(state.records[fedtally.POSTERIORS], expected.posteriors, atol=1e-3)
     np.testing.assert_allclose(state.records[fedtally.CORRECTIONS], expected.corrections, rtol=1e-4)
     np.testing.assert_array_equal(
@@ -335,7 +347,13 @@ class RunTest(federated_test_case.FederatedTestCase):
       self.assertGreater(expected.gamma, 1)
     evaluated = method_runs.build('fedtally', task, **params).evaluated(state, [])
     found = expected.mean if 'average' in params else expected.w
-    np.testing.assert_allclose(evaluated[0].weights.trainable[0], found, atol=2e-5)
+    self._assert_weights(evaluated[0].weights, found, params)
+
+  def _assert_weights(self, weights, expected, params):
+    expected = expected if 'loss_q' in params else expected[:1]
+    self.assertLen(weights.trainable, len(expected))
+    for found, array in zip(weights.trainable, expected, strict=True):
+      np.testing.assert_allclose(found, array, atol=2e-5)
 
   @parameterized.parameters('', 'scaffold')
   def test_before_it_filters_clients_with_equal_classes_do_as_without_it(self, base):
@@ -353,6 +371,19 @@ class RunTest(federated_test_case.FederatedTestCase):
     weights, _ = method_runs.trained('fedtally', federation, task, warm_up_share=0.99)
     alone, _ = method_runs.trained(base or 'fedavg', federation, task)
     np.testing.assert_allclose(weights, alone, atol=1e-6)
+
+  def test_before_it_filters_its_network_is_that_of_gce(self):
+    federation = _noisy()
+    training = types.LocalTraining(2, 10, 0.2)
+    state, _ = method_runs.run(
+        'fedtally', federation, _task(federation, training=training), warm_up_share=0.99, loss_q=0.7
+    )
+    task = _task(federation, training=training._replace(logit_adjustment=1.0))
+    alone, _ = method_runs.run('gce', federation, task, q=0.7)
+    np.testing.assert_allclose(
+        state.weights.trainable[0], alone.weights.trainable[0], atol=1e-6
+    )
+    self.assertGreater(np.abs(state.weights.trainable[1]).max(), 0.1)
 
   def test_secure_sums_come_to_the_same(self):
     federation = _noisy()
@@ -491,6 +522,7 @@ class DeclaredTest(federated_test_case.FederatedTestCase):
   @parameterized.parameters(
       {'warm_up_share': 1.0}, {'average': 1.0}, {'max_sharpness': 0.5}, {'max_sharpness': 2.0},
       {'top_share': 0.0}, {'top_share': 1.5}, {'mixup_alpha': -1.0}, {'held_out': 1.0},
+      {'loss_q': 1.5}, {'loss_q': -0.5},
   )
   def test_parameters_are_checked(self, **wrong):
     with self.assertRaisesRegex(ValueError, next(iter(wrong))):

@@ -85,6 +85,7 @@ from tff_noise.clients import program
 from tff_noise.clients import seeds
 from tff_noise.federated import computation
 from tff_noise.federated import task as task_lib
+from tff_noise.models import keras_model
 from tff_noise.models import losses
 from tff_noise.uplink import uplink
 
@@ -228,14 +229,15 @@ def certainty_bins(probabilities: tf.Tensor) -> tf.Tensor:
 
 def _teacher(client, p):
   """The logits of the model that judges labels."""
-  if not p.average:
-    return client.predict()
-  # Before there is a mean, the model is its own.
-  weights = tf.cond(
-      tf.equal(client.round_num, 1),
-      lambda: client.weights, lambda: client.received[AVERAGED],
-  )
-  return client.predict(weights=weights)
+  weights = None
+  if p.average:
+    # Before there is a mean, the model is its own.
+    weights = tf.cond(
+        tf.equal(client.round_num, 1),
+        lambda: client.weights, lambda: client.received[AVERAGED],
+    )
+  predicted = client.predict(weights=weights)
+  return predicted[1] if p.loss_q else predicted
 
 
 def client(
@@ -295,13 +297,20 @@ def client(
     q = s.columns['targets']
     if p.mixup_alpha:
       q = mixup.mixed(q, s.columns[mixup.OTHERS], s.columns[mixup.SHARE])
-    adjusted = s.logits + form.temperature * s.columns['adjustment']
-    value = losses.soft_cross_entropy(adjusted, q, of_targets)
+    adjustment = form.temperature * s.columns['adjustment']
+    value = of_heads(s.logits, adjustment, q, of_targets)
     if form.keep_probability < 1:
       # While q are the reports themselves, their own distribution is the model's flipped.
-      of_reports = losses.soft_cross_entropy(adjusted, q, form)
+      of_reports = of_heads(s.logits, adjustment, q, form)
       value = tf.where(filters(s.client), value, of_reports)
     return value
+
+  def of_heads(logits, adjustment, q, form):
+    if not p.loss_q:
+      return losses.soft_cross_entropy(logits + adjustment, q, form)
+    used, teacher = logits
+    bounded = losses.soft_generalised_cross_entropy(used + adjustment, q, q=p.loss_q, form=form)
+    return bounded + losses.soft_cross_entropy(teacher + adjustment, q, form)
 
   def final(result):
     found, received = result.columns, result.client.received
@@ -451,6 +460,8 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
         '--client_dp_noise: nothing but updates may leave a client, and learned_prior and '
         'max_sharpness of fedtally need sums: leave these parameters out'
     )
+  if p.loss_q:
+    task = task.with_model(keras_model.with_probe(task.model))
   program_ = client(task, p, warm_up_rounds(task, p), tallies=tallies)
   train = computation.train('a round of train', task, program_)
 
@@ -482,6 +493,11 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
     gamma = next_sharpness(float(state.received[SHARPNESS]), noise, rate, p.max_sharpness)
     return state.send(**{SHARPNESS: np.float32(gamma)})
 
+  def evaluate(state, own):
+    del own  # Clients keep nothing.
+    weights = state.received[AVERAGED] if state.round_num else state.weights
+    return [algorithm.Evaluated(task.model, weights)]
+
   def report_columns(state):
     if not tallies or not state.round_num:
       return {}
@@ -501,19 +517,13 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
           SURE: np.zeros(BINS),
           AGREED: np.zeros(BINS),
       } if tallies else {},
-      evaluate=_evaluate if p.average else None,
+      evaluate=evaluate if p.average else None,
       report=algorithm.Report(
           columns=report_columns,
           summary=_summary if tallies else lambda records: {},
           lines=lambda summary: _lines(summary['fedtally']) if tallies else (),
       ),
   )
-
-
-def _evaluate(state, own):
-  del own  # Clients keep nothing.
-  weights = state.received[AVERAGED] if state.round_num else state.weights
-  return [algorithm.Evaluated(None, weights)]
 
 
 def _summary(records: algorithm.Records) -> Mapping[str, object]:

@@ -182,6 +182,8 @@ class FedTallyParams:
     noise_by_class: Whether each class of a client has a noise rate of its own.
     average: b, how much of the mean model stays in a round, in [0, 1); 0 for no mean model.
     mixup_alpha: Of the Beta distribution of mixup, at least 0; 0 for no mixup.
+    loss_q: q of the generalised cross-entropy that the network is trained by, in [0, 1], and then a
+      linear head beside it judges labels; 0 for cross-entropy, and one head.
     held_out: The share of a client's examples that it does not train on, by whose labels the server
       tells how good the model is, in [0, 1).
     max_sharpness: How sharp the model that judges labels may become, at least 1; 1 for as it is.
@@ -194,6 +196,7 @@ class FedTallyParams:
   noise_by_class: bool = False
   average: float = 0.0
   mixup_alpha: float = 0.0
+  loss_q: float = 0.0
   held_out: float = 0.0
   max_sharpness: float = 1.0
   top_share: float = 0.2
@@ -202,6 +205,9 @@ class FedTallyParams:
     params_lib.require_share(self, 'warm_up_share', 'average', 'held_out')
     params_lib.require_not_negative(self, 'mixup_alpha')
     params_lib.require_positive(self, 'top_share')
+    params_lib.require_not_negative(self, 'loss_q')
+    if self.loss_q > 1:
+      raise ValueError(f'loss_q must be at most 1, got {self.loss_q}')
     if self.top_share > 1:
       raise ValueError(f'top_share must be at most 1, got {self.top_share}')
     if self.max_sharpness < 1:

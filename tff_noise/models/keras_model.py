@@ -28,6 +28,8 @@ COMBINATIONS = ('first', 'mean_probability', 'sum_logits')
 
 # The layer that holds what `with_variables` puts beside a network.
 VARIABLES = 'variables'
+# The head of `with_probe`.
+PROBE = 'probe'
 _NETWORK = 'network_'
 
 
@@ -223,6 +225,36 @@ def with_variables(model: KerasModel, initial: Mapping[str, np.ndarray]) -> Kera
   config = _with_layers_of(beside.get_config(), model.config)
   described = from_keras(beside, combination=model.combination)
   return described._replace(config=config, data_type=model.data_type)
+
+
+def with_probe(model: KerasModel) -> KerasModel:
+  """Returns the model with a second, linear head on its features, which does not train them.
+
+  Steps see logits as the list `[z, u]` and features twice; u, float32 `[b, K]`, starts at 0. What
+  is evaluated stays z.
+
+  Args:
+    model: Of one network.
+  """
+  network = build_zeros(model)
+  logits, features = network.outputs
+  head = tf.keras.layers.Dense(
+      model.num_classes, kernel_initializer='zeros', dtype='float32', name=PROBE
+  )
+  probed = tf.keras.Model(
+      network.inputs, [logits, features, head(Detached()(features)), features]
+  )
+  config = _with_layers_of(probed.get_config(), model.config)
+  described = from_keras(probed, combination=model.combination)
+  return described._replace(config=config, data_type=model.data_type)
+
+
+@tf.keras.saving.register_keras_serializable(package='tff_noise')
+class Detached(tf.keras.layers.Layer):
+  """Hands its input on, and no gradient back; see `with_probe`."""
+
+  def call(self, inputs):
+    return tf.stop_gradient(inputs)
 
 
 def _with_layers_of(config, original):

@@ -98,9 +98,21 @@ def generalised_cross_entropy(
     q: In (0, 1].
     form: What p is, and whether labels are smoothed: `-log p` in its l is replaced by L_q.
   """
-  q = max(q, _SMALLEST_Q)
-  values = _smoothed(-tf.math.expm1(q * _log_probabilities(logits, form)) / q, form)
+  values = _generalised_losses(logits, q, form)
   return tf.reduce_mean(tf.gather(values, labels, axis=1, batch_dims=1))
+
+
+def soft_generalised_cross_entropy(
+    logits: tf.Tensor, targets: tf.Tensor, *, q: float, form: types.CrossEntropy = _PLAIN
+) -> tf.Tensor:
+  """Mean of `sum_k t_k (1 - p_k^q) / q` for targets t, float32 `[b, K]`; see above."""
+  return tf.reduce_mean(tf.reduce_sum(targets * _generalised_losses(logits, q, form), axis=1))
+
+
+def _generalised_losses(logits, q, form):
+  """float32 `[b, K]`, L_q of every possible label."""
+  q = max(q, _SMALLEST_Q)
+  return _smoothed(-tf.math.expm1(q * _log_probabilities(logits, form)) / q, form)
 
 
 def symmetric_cross_entropy(
