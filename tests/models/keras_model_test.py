@@ -242,6 +242,45 @@ class VariablesTest(federated_test_case.FederatedTestCase):
     self.assertEqual(model.data_type, files.data_type)
 
 
+class ProbeTest(federated_test_case.FederatedTestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.one = keras_model.from_keras(architectures.mlp((8, 8, 1), 10, norm='batch'))
+    self.model = keras_model.with_probe(self.one)
+    self.x = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
+
+  def test_starts_at_zero_beside_a_network_that_is_as_it_would_be_alone(self):
+    for name in ('num_classes', 'num_features', 'data_type', 'input_shape', 'combination'):
+      self.assertEqual(getattr(self.model, name), getattr(self.one, name))
+    alone, both = (keras_model.build_seeded(m, 3) for m in (self.one, self.model))
+    z, features = alone(self.x)
+    (found, probe), of_both = keras_model.outputs_of(both(self.x))
+    np.testing.assert_array_equal(found, z)
+    for value in of_both:
+      np.testing.assert_array_equal(value, features)
+    np.testing.assert_array_equal(probe, np.zeros((5, 10)))
+    np.testing.assert_array_equal(keras_model.evaluated_logits(self.model, both(self.x)), z)
+    self.assertEqual(both.count_params(), alone.count_params() + (self.one.num_features + 1) * 10)
+
+  def test_trains_nothing_but_itself(self):
+    network = keras_model.build_seeded(self.model, 3)
+    probe = network.get_layer(keras_model.PROBE)
+    probe.kernel.assign_add(np.ones((self.one.num_features, 10), np.float32))
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_sum(network(self.x)[2])
+    gradients = tape.gradient(loss, network.trainable_variables)
+    trained = [
+        v.ref() for v, g in zip(network.trainable_variables, gradients, strict=True)
+        if g is not None
+    ]
+    self.assertEqual(trained, [v.ref() for v in probe.weights])
+
+  def test_of_a_network_of_image_files(self):
+    files = toy.image_model(image_files=True)
+    self.assertEqual(keras_model.with_probe(files).data_type, files.data_type)
+
+
 class ZerosAndAssignTest(federated_test_case.FederatedTestCase):
 
   def test_assigned_weights_are_read_back(self):

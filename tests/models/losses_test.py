@@ -263,6 +263,17 @@ class GeneralisedCrossEntropyTest(parameterized.TestCase):
     loss = losses.generalised_cross_entropy(self._LOGITS + 7, self._LABELS, q=q).numpy()
     self.assertAlmostEqual(loss, expected, places=5)
 
+  def test_of_soft_targets_it_is_the_mean_over_labels(self):
+    targets = np.array([[0.5, 0.5, 0], [0, 0.25, 0.75]], np.float32)
+    found = losses.soft_generalised_cross_entropy(self._LOGITS, targets, q=1.0).numpy()
+    # 1 - p: .5 x .75 + .5 x .65 and .25 x .5 + .75 x .96.
+    self.assertAlmostEqual(found, (0.7 + 0.845) / 2, places=5)
+    given = np.eye(3, dtype=np.float32)[self._LABELS]
+    self.assertEqual(
+        losses.soft_generalised_cross_entropy(self._LOGITS, given, q=0.7).numpy(),
+        losses.generalised_cross_entropy(self._LOGITS, self._LABELS, q=0.7).numpy(),
+    )
+
   @parameterized.parameters(1e-3, 0.5, 0.7, 1.0)
   def test_gradient_is_that_of_cross_entropy_times_a_power_of_p(self, q):
     logits = tf.constant(self._LOGITS)

@@ -106,6 +106,17 @@ class PortableTest(federated_test_case.FederatedTestCase):
     )
     self.assertLen(built.weights, len(trained.trainable) - 1)
 
+  def test_a_linear_head_beside_a_network_is_left_out(self):
+    one = keras_model.from_keras(architectures.mlp((8, 8, 1), 4))
+    model = keras_model.with_probe(one)
+    trained = _trained(model)
+    built = portable.build(trained)
+    np.testing.assert_allclose(
+        built(_pixels()), _expected(model, trained, _pixels()), rtol=1e-4, atol=1e-6
+    )
+    self.assertLen(built.weights, len(trained.trainable) - 2)
+    self.assertTrue(portable.is_stock(built))
+
   def test_a_layer_of_the_users_own_is_found_and_no_stock(self):
     raw = tf.keras.Input((8, 8, 1), dtype=tf.uint8)
     x = _Doubled()(tf.keras.layers.Flatten()(tf.keras.layers.Rescaling(1 / 255)(raw)))

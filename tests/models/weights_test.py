@@ -106,6 +106,18 @@ class LoadTest(federated_test_case.FederatedTestCase):
     np.testing.assert_array_equal(shift, [expected])
     np.testing.assert_array_equal(found.weights.trainable[0], network.trainable_variables[0])
 
+  @parameterized.parameters(*_FORMATS)
+  def test_a_linear_head_beside_a_network_stays_if_the_file_has_none(self, save):
+    network = _filled(_network())
+    found = weights.load(
+        keras_model.with_probe(_model()), _FORMATS[save](network, self._path), _SEED
+    )
+    self.assertEqual(found.num_layers, sum(1 for x in network.layers if x.weights))
+    *ours, kernel, bias = found.weights.trainable
+    for value, variable in zip(ours, network.trainable_variables, strict=True):
+      np.testing.assert_array_equal(value, variable.numpy())
+    self.assertFalse(kernel.any() or bias.any())
+
   @parameterized.product(save=list(_FORMATS), name=['cnn', 'vit_tiny', 'resnet18'])
   def test_every_layer_of_every_format(self, save, name):
     network, model = _filled_and_model(name)

@@ -238,23 +238,20 @@ def with_probe(model: KerasModel) -> KerasModel:
   """
   network = build_zeros(model)
   logits, features = network.outputs
-  head = tf.keras.layers.Dense(
-      model.num_classes, kernel_initializer='zeros', dtype='float32', name=PROBE
-  )
-  probed = tf.keras.Model(
-      network.inputs, [logits, features, head(Detached()(features)), features]
-  )
+  # One layer, after all others: initial weights are drawn by a layer's place among them.
+  probe = Probe(model.num_classes, kernel_initializer='zeros', dtype='float32', name=PROBE)
+  probed = tf.keras.Model(network.inputs, [logits, features, probe(features), features])
   config = _with_layers_of(probed.get_config(), model.config)
   described = from_keras(probed, combination=model.combination)
   return described._replace(config=config, data_type=model.data_type)
 
 
 @tf.keras.saving.register_keras_serializable(package='tff_noise')
-class Detached(tf.keras.layers.Layer):
-  """Hands its input on, and no gradient back; see `with_probe`."""
+class Probe(tf.keras.layers.Dense):
+  """A dense layer that hands no gradient back; see `with_probe`."""
 
   def call(self, inputs):
-    return tf.stop_gradient(inputs)
+    return super().call(tf.stop_gradient(inputs))
 
 
 def _with_layers_of(config, original):
