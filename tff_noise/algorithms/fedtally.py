@@ -45,6 +45,12 @@ Off until a measurement earns them their place (benchmarks/NOTES.md has the firs
 - `average`: r_i are of the mean theta of the models so far, `theta <- b theta + (1 - b) w` with
   `b = min(average, t / (t + 4))`, which clients receive too, and which is evaluated.
 - `mixup_alpha`: of inputs and of q.
+- `loss_q` above 0: two heads. A bounded loss learns wrong labels more slowly, but r_i has to be of a
+  proper one, or it is surer than it is right. So the network is trained by the generalised
+  cross-entropy of Zhang & Sabuncu (NeurIPS 2018), `sum_k q_i(k) (1 - p_k^s) / s` with s = loss_q
+  and p of the adjusted logits, while `CE(q, softmax(u + log K pi))` trains u, linear in the
+  network's features and without a gradient to them; r_i and H are of u. The network is what is
+  evaluated; while labels are not filtered it is GCE's with adjusted logits.
 - `held_out`: this share of each client's examples, drawn once, is never trained on, and H counts
   nothing else: a model agrees with labels that it has learned by heart, whatever they are worth.
 - `max_sharpness` above 1, with `held_out`: noise that is the same at all clients is explained by a
