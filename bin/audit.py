@@ -84,7 +84,7 @@ def _main(argv):
   if values.mechanism:
     result = _audit_mechanism(values)
   elif values.method:
-    result = _audit_flags(values, rest)
+    result = _audit_flags(argv, values, rest)
   elif values.runs:
     result = _audit_runs(values)
   else:
@@ -113,12 +113,16 @@ def _check(values, rest):
     raise types.UsageError(f'--delta must be in (0, 1), got {values.delta}')
 
 
-def _audit_flags(values, rest):
+def _audit_flags(argv, values, rest):
   from tff_noise.program import flags as train_flags
 
   shared = ('method', 'label_epsilon')
   given = [f'--{name}={values[name].value}' for name in shared if values[name].present]
-  config = train_flags.config_of_command_line(['audit', *given, *rest])
+  own_values, own = command_line.parse(
+      _FLAGS, train_flags.without_files(argv), known_only=True
+  )
+  own = [*(f'--{n}={own_values[n].value}' for n in shared if own_values[n].present), *own]
+  config = train_flags.config_of_command_line(['audit', *given, *rest], ['audit', *own])
   about = {'command': shlex.join(['bin/audit', *given, *rest])}
   return _audit_method(f'Audit of --method={config.method}', config, values.delta, about)
 

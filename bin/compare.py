@@ -53,7 +53,6 @@ for _define, _name, _default, _text in (
     (flags.DEFINE_boolean, 'help', False, 'Show this help, and stop.'),
 ):
   _define(_name, _default, _text, flag_values=_FLAGS)
-_NAMES = frozenset(_FLAGS)
 
 
 def main(argv: list[str] = sys.argv) -> int:
@@ -78,9 +77,8 @@ def _help_text():
   lines = ['Runs a grid of methods, settings and seeds, and tabulates it.', _HELP, '']
   for name in sorted(_FLAGS):
     flag = _FLAGS[name]
-    if name in _NAMES:
-      lines.append(f'  --{name} [{flag.default_as_str}]')
-      lines += textwrap.wrap(flag.help, 92, initial_indent=' ' * 6, subsequent_indent=' ' * 6)
+    lines.append(f'  --{name} [{flag.default_as_str}]')
+    lines += textwrap.wrap(flag.help, 92, initial_indent=' ' * 6, subsequent_indent=' ' * 6)
   return '\n'.join(lines)
 
 
@@ -91,6 +89,8 @@ def _compare(values, extra, command):
   if stray:
     raise types.UsageError(f'unexpected argument {stray[0]!r}; flags are written --name=value')
   command_line.check_forms(values.also)
+  if values.results:
+    _require_folder_of(values.results)
   shard = None if values.shard is None else shards.parse(values.shard)
   grid, name = _grid(values, extra)
   if shard is not None:
@@ -126,6 +126,15 @@ def _compare(values, extra, command):
         file=sys.stderr,
     )
   return 1 if any(r.problem for r in results) else 0
+
+
+def _require_folder_of(path):
+  """Before hours of runs, and not after them."""
+  folder = os.path.dirname(os.path.abspath(path))
+  if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+    raise types.UsageError(
+        f'--results={path}: {folder} is no folder that can be written to; make it, or give another'
+    )
 
 
 def _tabulate(out, grid, results, command, also):
@@ -165,6 +174,8 @@ def _grid(values, extra):
       raise types.UsageError(f'{", ".join(ignored)} cannot be given with --grid, which fixes them')
     grid = grid_lib.load(values.grid, values.scale, seeds, extra, values.root_dir)
     return grid, f'{os.path.splitext(os.path.basename(values.grid))[0]}_{values.scale}'
+  if values['scale'].present:
+    raise types.UsageError('--scale is of a grid file: give --grid, or leave it out')
   grid = grid_lib.from_flags(
       values.methods,
       values.vary,

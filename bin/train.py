@@ -10,8 +10,9 @@ from tff_noise.program import flags
 def main(argv: list[str] = sys.argv) -> int:
   """Returns the exit status.
 
-  0 when all is done; 2 after one line on stderr about what to change; 130 after Ctrl-C (and 143
-  after SIGTERM), from which the same command continues.
+  0 when all is done; 1 after one line on stderr about what went wrong, such as a full disk; 2 after
+  one about what to change; 130 after Ctrl-C (and 143 after SIGTERM), from which the same command
+  continues.
   """
   return command_line.run(
       'train', lambda: _train(argv), 'interrupted; the same command continues the run'

@@ -35,7 +35,7 @@ let only the driver in from another machine.
 
 
 def main(argv: list[str] = sys.argv) -> int:
-  """Returns 0 at its end, 1 if the worker ends by itself, 2 after a mistake."""
+  """Returns 0 for --help, 1 if the worker ends by itself, 2 after a mistake, 130 after Ctrl-C."""
   return command_line.run('worker', lambda: _main(argv))
 
 

@@ -27,7 +27,7 @@ class Examples(NamedTuple):
   """Labelled examples.
 
   Attributes:
-    x: uint8 `[n, height, width, channels]`, raw pixels, or bytes `[n]`, paths of image files.
+    x: As `Dataset.train_x`.
     y: int32 `[n]`.
   """
 
@@ -95,7 +95,7 @@ class ClientExamples(NamedTuple):
   """What one client holds. Ground truth is absent by design.
 
   Attributes:
-    x: uint8 `[n_c, ...]`, or bytes `[n_c]`, paths of image files.
+    x: Of its examples, as `Dataset.train_x`.
     y: int32 `[n_c]`, the (noisy) labels the client believes.
     example_id: int64 `[n_c]`, position in the data set; the key of memoised label reports.
   """

@@ -212,6 +212,9 @@ class MistakeTest(parameterized.TestCase):
       (['--methods=fedavg,fedavg'], 'is given twice'),
       (['--shard=2/2'], "--shard must be i/n, with i from 0 to n - 1, such as 0/4"),
       (['--shard='], '--shard must be i/n'),
+      (['--results=no_folder/r.csv'], 'no_folder is no folder that can be written to; make it'),
+      (['--scale=full'], '--scale is of a grid file: give --grid, or leave it out'),
+      (['--noresume'], '--resume cannot be set in a grid'),
   )
   def test_one_line_and_status_two_without_tensorflow(self, arguments, message):
     stub = self.create_tempdir()

@@ -298,6 +298,20 @@ class FromFlagsTest(parameterized.TestCase):
     self.assertEqual(priors['feddpcont:label_prior=none'], 'none')
     self.assertEqual(priors['fedavg'], 'shrinkage')
 
+  def test_parameters_of_methods_and_settings_come_together(self):
+    grid = self._grid(
+        methods=('fedavg', 'fedprox:param=mu=0.3:param=term=norm'),
+        vary=['local_epochs=1,2'],
+    )
+    params = {c.config.param for c in grid.cells if c.config.method == 'fedprox'}
+    self.assertEqual(params, {('mu=0.3', 'term=norm')})
+    grid = self._grid(methods=('fedprox:param=term=norm',), vary=['param=mu=0.3,mu=1'])
+    self.assertEqual(
+        {c.config.param for c in grid.cells}, {('mu=0.3', 'term=norm'), ('mu=1', 'term=norm')}
+    )
+    with self.assertRaisesRegex(types.UsageError, 'learning_rate is given twice to one method'):
+      self._grid(methods=('fedavg:learning_rate=0.1:learning_rate=0.2',))
+
   def test_methods_of_ones_own_have_a_colon_in_their_names(self):
     name = f'{__name__}:METHOD'
     grid = self._grid(methods=('fedavg', name, f'{name}:learning_rate=0.5'))

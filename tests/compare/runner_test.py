@@ -1,12 +1,15 @@
 """Tests of runner.py and cells.py, with real processes."""
 
+import functools
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import psutil
 from absl.testing import absltest
 
+from tff_noise import child
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import runner
 
@@ -91,6 +94,24 @@ class RunnerTest(absltest.TestCase):
         outcomes['fedavg', 0].message,
         f'its output cannot be written to {log} (No space left on device)',
     )
+
+  def test_no_process_that_can_be_started_is_the_failure_of_each_run(self):
+    grid = self._grid(['fedavg'], [0, 1])
+    with mock.patch.object(child, 'start', side_effect=OSError(11, 'Resource unavailable')):
+      outcomes = self._run(grid)
+    self.assertEqual({o.message for o in outcomes.values()}, {
+        'no process can be started (Resource unavailable)'
+    })
+    self.assertEqual({o.status for o in outcomes.values()}, {-1})
+
+  def test_a_process_that_dies_between_runs_or_while_it_answers(self):
+    for reply in ('', '[0, '):
+      grid = self._grid(['fedavg'], [0, 1])
+      dying = [sys.executable, '-c', f'import sys; sys.stdout.write({reply!r}); sys.exit(7)']
+      start = functools.partial(child.start, dying)
+      with mock.patch.object(child, 'start', lambda command, start=start, **more: start(**more)):
+        outcomes = self._run(grid)
+      self.assertEqual([o.status for o in outcomes.values()], [7, 7])
 
   def test_two_at_a_time_have_cores_of_their_own(self):
     both = runner._cores(2)

@@ -97,6 +97,11 @@ class EntriesTest(grid_case.GridCase):
     entry = table['feddpcont', 'noise_rate=0.2']
     self.assertEqual((entry.spread.mean, entry.unreached, entry.best), (1, 0, True))
     grid = self.grid._replace(metrics=('rounds_to_accuracy:82',))
+    for method, count in (('fedavg', 0), ('feddpcont', 3)):
+      found = tables.reached_by_seed(
+          tables.collect(grid), grid.metric, method, 'noise_rate=0.2'
+      )
+      self.assertLen(found, count)
     text = tables.to_markdown(grid, tables.collect(grid))
     self.assertIn('## Rounds to a test accuracy of 82 percent\n', text)
     self.assertIn('| fedavg | not reached in 1 of 3 | not reached in 3 of 3 |', text)

@@ -105,6 +105,7 @@ class AdaptersTest(parameterized.TestCase):
     image = np.zeros((2, 2), np.uint8)
     for clients, message in (
         ([[{'image': image, 'label': 0}]], "'x' and 'y' .* found image, label"),
+        ([()], 'client 0 has no examples: leave out'),
         ([[(image, 1.7)]], 'a label must be an integer from 0 to 2147483647, found 1.7'),
         ([[(image, np.inf)]], 'a label must be an integer from 0 to 2147483647, found inf'),
         ([[(np.stack([image, image]), [0, 1])]], r'has 2 labels. Give dataset.unbatch\(\) if'),

@@ -165,6 +165,14 @@ class SplitTest(_Test):
           np.unique(dataset.client), np.arange(dataset.client.max() + 1)
       )
 
+  def test_a_class_that_is_all_in_the_test_set_is_refused(self):
+    y = np.zeros(_N, int)
+    y[8] = 1  # See the split that is pinned.
+    self.assert_refused(
+        'all examples with label 1 are among the fifth that is set aside for the test',
+        {'x': np.zeros((_N, 2, 2), np.uint8), 'y': y},
+    )
+
   def test_too_few(self):
     arrays = {'x': np.zeros((4, 2, 2), np.uint8), 'y': np.arange(4)}
     self.assert_refused('of 4 examples none can be set aside for the test; give 5 or more', arrays)

@@ -263,7 +263,7 @@ class ValidationTest(parameterized.TestCase):
     built = scene.build(dataset, spec, seed)
     return built, built.client_of == scene.SERVER
 
-  @parameterized.parameters((0.0, 0), (0.004, 0), (0.1, 10), (0.256, 26), (0.94, 94))
+  @parameterized.parameters((0.0, 0), (0.006, 1), (0.1, 10), (0.256, 26), (0.94, 94))
   def test_is_that_share_of_all_examples(self, fraction, count):
     built, held = self._held(_dataset(100), _spec(held=fraction))
     self.assertEqual(held.sum(), count)
@@ -323,6 +323,10 @@ class ValidationTest(parameterized.TestCase):
         'taken; use a smaller one or --validation_dir$',
     ):
       scene.build(_full_dataset(90, unknown=True), _spec(corruption='human', held=0.7), 0)
+
+  def test_a_share_that_is_no_example_is_refused(self):
+    with self.assertRaisesRegex(types.UsageError, '0.004 of 90 examples is none; use a larger'):
+      scene.build(_dataset(90), _spec(held=0.004), 0)
 
   def test_all_examples_are_refused(self):
     with self.assertRaisesRegex(

@@ -63,6 +63,9 @@ class CheckpointsTest(parameterized.TestCase):
       self.assertEqual(mine.tobytes(), other.tobytes())
     for value in (found.round_num, found.rate, found.stage, found.key, found.own['a'][0]):
       self.assertIn(type(value), (int, float, str, bytes, bool))
+    number = _state()._replace(rate=np.float64(0.1))
+    self._save(number, 4)
+    self.assertIs(type(self._load(4, number).rate), np.float64)
     self.assertEqual(
         (found.round_num, found.rate, found.stage, found.key, found.own['a']),
         (2**40, 0.1, 'fine-tuning, é', b'a\0\0', [True, False]),

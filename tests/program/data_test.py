@@ -79,10 +79,25 @@ class DataTest(absltest.TestCase):
     with self.assertRaisesRegex(types.UsageError, '--subset=1 has no example of '):
       _load('--dataset=npz', path, '--subset=1', *_FEW)
 
+  def test_a_subset_has_the_classes_that_people_said_where_no_truth_is_known(self):
+    unknown = np.full(40, types.UNKNOWN, np.int32)
+    unknown[:2] = 0, 1
+    dataset = types.Dataset(
+        'x', np.zeros((40, 2, 2, 1), np.uint8), unknown, None, None, 4, (2, 2, 1), 1.0, 0.0,
+        tuple('abcd'), human_y=np.arange(40, dtype=np.int32) % 4,
+    )
+    found = data._subset(dataset, 30)
+    self.assertEqual({*found.human_y}, {0, 1, 2, 3})
+    lacks = dataset._replace(human_y=np.where(np.arange(40) == 7, 3, 0).astype(np.int32))
+    with self.assertRaisesRegex(types.UsageError, 'no example of . of the 4 classes'):
+      data._subset(lacks, 1)
+
   def test_features_are_no_images(self):
     x = np.random.default_rng(0).normal(size=(40, 3))
     path = self._npz(x=x, x_test=x[:8])
     given = ('--dataset=npz', path, *_FEW)
+    with self.assertRaisesRegex(types.UsageError, '--validation_dir is a folder of images'):
+      _load(*given, f'--validation_dir={self._image_folder(["0", "1", "2", "3"])}')
     self.assertEqual(_load(*given)[0].train_x.dtype, np.float32)
     for flag in ('--augmentation=crop_flip', '--image_size=9'):
       with self.assertRaisesRegex(types.UsageError, 'are for images, and the data are features'):
@@ -185,6 +200,8 @@ class DataTest(absltest.TestCase):
     )
     with self.assertRaisesRegex(types.UsageError, 'would hold 99 MiB.*at most 100 MiB.*--clients'):
       _load(*arguments, '--clients=1')
+    with self.assertRaisesRegex(types.UsageError, 'use a smaller --subset, or give the images'):
+      _load(*arguments, '--clients=2', '--centralised')
     _, scene = _load(*arguments, '--clients=2')
     self.assertEqual(scene.num_clients, 2)
 

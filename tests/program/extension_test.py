@@ -107,7 +107,8 @@ class ExtensionTest(parameterized.TestCase):
 
     def found(**changes):
       config = _config(root, changes.pop('name', None), **changes)
-      run_ = extension.find(config, sources.load(sources.DataSpec('digits')))
+      dataset = sources.load(sources.DataSpec('digits'))
+      run_ = extension.find(config, inputs.recorded(config, dataset))
       return run_ and run_.path
 
     self.assertEqual(found(), source)

@@ -58,6 +58,11 @@ class QualityTest(absltest.TestCase):
     self.assertAlmostEqual(found.error, (2 * 0.025 + 2 * 0.425) / 4)
     self.assertTrue(np.isnan(quality.calibration(probabilities[:0], labels[:0]).error))
 
+  def test_what_is_no_number_is_in_no_bin(self):
+    found = quality.calibration(np.array([[0.95, 0.05], [np.nan, np.nan]]), np.array([0, 0]))
+    self.assertEqual((found.count.sum(), found.count[9]), (1, 1))
+    self.assertTrue(np.isnan(found.error))
+
 
 if __name__ == '__main__':
   absltest.main()

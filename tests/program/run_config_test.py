@@ -182,7 +182,7 @@ _INVALID = {
     'seed': ([-1, 2**63], 'in [0, 2**63)'),
     'run_name': (
         ['', '.', '..', '.hidden', '-x', 'a/b', '../x', 'a b', 'a\n', 'é', 'x' * 201],
-        'letters, digits, dots, dashes and underscores, not starting with a dot',
+        'at most 200 letters, digits, dots, dashes and underscores, the first a letter or digit',
     ),
 }
 
@@ -742,6 +742,7 @@ class IdentityTest(parameterized.TestCase):
   @parameterized.parameters(
       ('remote', (), 'HOST:PORT,... with --runtime=remote'),
       ('remote', ('here',), "HOST:PORT,..., got 'here'"),
+      ('remote', ('a..b:80',), "HOST:PORT,..., got 'a..b:80'"),
       ('remote', ('a:1', 'b:2', 'a:1'), 'one worker twice'),
       ('local', ('a:1',), 'empty with --runtime=local'),
   )

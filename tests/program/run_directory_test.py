@@ -163,7 +163,7 @@ class CreateTest(RunDirectoryTestCase):
     self.assertEqual(os.listdir(self.root), ['run'])
 
   def test_one_that_is_there_is_replaced_where_that_is_asked_for(self):
-    self.make(a=1)
+    self.make(config=1)
     run_directory.create(
         self.run_, lambda folder: os.mkdir(os.path.join(folder, 'b')), replaces=True
     )
@@ -171,14 +171,28 @@ class CreateTest(RunDirectoryTestCase):
     self.assertEqual(os.listdir(self.run_.path), ['b'])
 
   def test_one_that_is_there_stays_where_its_replacement_fails_or_it_is_being_written(self):
-    self.make(a=1)
+    self.make(config=1)
     with self.assertRaises(ZeroDivisionError):
       run_directory.create(self.run_, lambda folder: 1 / 0, replaces=True)
     with run_directory.locked(self.run_):
       with self.assertRaisesRegex(types.UsageError, 'being written by another process'):
         run_directory.create(self.run_, lambda folder: None, replaces=True)
     self.assertEqual(os.listdir(self.root), ['run'])
-    self.assertEqual(os.listdir(self.run_.path), ['a.json'])
+    self.assertEqual(os.listdir(self.run_.path), ['config.json'])
+
+  def test_what_is_no_run_is_never_replaced(self):
+    os.mkdir(self.run_.path)
+    run_directory.create(self.run_, lambda folder: None, replaces=True)  # Empty.
+    with open(self.run_.file('thesis.tex'), 'w', encoding='utf-8'):
+      pass
+    for refused in (
+        lambda: run_directory.create(self.run_, lambda folder: None, replaces=True),
+        lambda: run_directory.require_replaceable(self.run_),
+    ):
+      with self.assertRaises(types.UsageError) as caught:
+        refused()
+      self.assert_one_line(caught.exception, 'run is no run, for .*give another --run_name')
+    self.assertEqual(os.listdir(self.run_.path), ['thesis.tex'])
 
   def test_other_runs_are_left_alone(self):
     others = ('run2', '.run2.partial-abc', 'run.partial-1', '.arun.partial-abc')

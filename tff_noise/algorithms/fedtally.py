@@ -45,8 +45,8 @@ Off until a measurement earns them their place (benchmarks/NOTES.md has the firs
 - `average`: r_i are of the mean theta of the models so far, `theta <- b theta + (1 - b) w` with
   `b = min(average, t / (t + 4))`, which clients receive too, and which is evaluated.
 - `mixup_alpha`: of inputs and of q.
-- `loss_q` above 0: two heads. A bounded loss learns wrong labels more slowly, but r_i has to be of a
-  proper one, or it is surer than it is right. So the network is trained by the generalised
+- `loss_q` above 0: two heads. A bounded loss learns wrong labels more slowly, but r_i has to be of
+  a proper one, or it is surer than it is right. So the network is trained by the generalised
   cross-entropy of Zhang & Sabuncu (NeurIPS 2018), `sum_k q_i(k) (1 - p_k^s) / s` with s = loss_q
   and p of the adjusted logits, while `CE(q, softmax(u + log K pi))` trains u, linear in the
   network's features and without a gradient to them; r_i and H are of u. The network is what is

@@ -57,7 +57,8 @@ def choose(
   """Returns the best of the methods of a kind, or None where none has a finished run."""
   highest, of = metrics.get(metric).highest, kinds(grid)
   values = {
-      m: tables.by_seed(results, metric, m, setting) for m in grid.methods if of[m] == of_kind
+      m: tables.reached_by_seed(results, metric, m, setting)
+      for m in grid.methods if of[m] == of_kind
   }
   values = {m: v for m, v in values.items() if v}
   if not values:
@@ -66,7 +67,7 @@ def choose(
       values, key=lambda m: statistics.spread(values[m].values()).mean
   )
   may_be = statistics.may_be_best(values, highest=highest)
-  baseline = tables.by_seed(results, metric, grid.baseline, setting)
+  baseline = tables.reached_by_seed(results, metric, grid.baseline, setting)
   return Choice(
       best, statistics.spread(values[best].values()).mean,
       statistics.paired(values[best], baseline),
@@ -124,7 +125,7 @@ def points(
   sign, of = (1 if metrics.get(metric).highest else -1), kinds(grid)
   found = []
   for method in grid.methods:
-    values = [tables.by_seed(results, metric, method, s) for s in grid.settings]
+    values = [tables.reached_by_seed(results, metric, method, s) for s in grid.settings]
     if not all(values):
       continue
     costs = [tables.costs(results, method, s) for s in grid.settings]

@@ -51,7 +51,7 @@ def places(
   losses = {c.method for c in grid.cells if c.config.method in _ROBUST_LOSSES} - {grid.baseline}
   found = []
   for setting in grid.settings:
-    values = {m: tables.by_seed(results, metric, m, setting) for m in grid.methods}
+    values = {m: tables.reached_by_seed(results, metric, m, setting) for m in grid.methods}
     if all(values.values()):
       found.append(_place(setting, values, losses, grid.baseline, metrics.get(metric).highest))
   if not found:

@@ -95,6 +95,10 @@ class _Loader(yaml.SafeLoader):
   def construct_mapping(self, node, deep=False):
     seen = set()
     for key, _ in node.value:
+      if not isinstance(key, yaml.ScalarNode):
+        raise yaml.constructor.ConstructorError(
+            None, None, 'a key is no text', key.start_mark
+        )
       if key.value in seen:
         raise yaml.constructor.ConstructorError(
             None, None, f'{key.value!r} is there twice', key.start_mark
@@ -165,7 +169,7 @@ def from_flags(
   rows = []
   for text in methods:
     name, *assignments = _name_and_assignments(text)
-    rows.append({'name': text, 'flags': {'method': name, **dict(map(_assignment, assignments))}})
+    rows.append({'name': text, 'flags': {'method': name, **_flags_of(assignments)}})
   choices = []
   for text in vary:
     name, values = _assignment(text)
@@ -199,6 +203,19 @@ def _name_and_assignments(text):
       found[-1] += ':' + part
     else:
       found.append(part)
+  return found
+
+
+def _flags_of(assignments):
+  """Flags by name; of one that may be given several times the list of its values."""
+  found = {}
+  for name, value in map(_assignment, assignments):
+    if name in program_flags.repeated():
+      found.setdefault(name, []).append(value)
+    elif name in found:
+      raise types.UsageError(f'--methods: {name} is given twice to one method; leave one out')
+    else:
+      found[name] = value
   return found
 
 
@@ -350,8 +367,10 @@ def _published(published, methods, settings):
 
 def _cells(method, setting, seeds, common, extra, root_dir):
   """The cells of a method in a setting, one for each seed."""
-  chosen = {**common, **setting.flags, **method.flags, **method.at.get(setting.name, {})}
-  given = {text.removeprefix('--').partition('=')[0] for text in extra}
+  chosen = {
+      **_merged(common, setting.flags, method.flags), **method.at.get(setting.name, {}),
+  }
+  given = program_flags.given(['compare', *extra])
   reserved = [name for name in _RESERVED if name in chosen or name in given]
   _require(not reserved, f'--{", --".join(reserved)} cannot be set in a grid')
   shared, root = (*_arguments(chosen), *extra), f'--root_dir={root_dir}'
@@ -370,12 +389,27 @@ def _cells(method, setting, seeds, common, extra, root_dir):
     raise types.UsageError(f'{method.name}, {setting.name}: {error}') from error
 
 
+def _merged(*parts):
+  """The flags of all; the last counts, but for one that may be given several times: all do."""
+  merged = {}
+  for part in parts:
+    for name, value in part.items():
+      if name in program_flags.repeated():
+        value = [*merged.get(name, []), *_values(value)]
+      merged[name] = value
+  return merged
+
+
 def _arguments(chosen):
   for name, value in chosen.items():
     if isinstance(value, bool):
       value = str(value).lower()
-    for one in value if isinstance(value, list) else [value]:
+    for one in _values(value):
       yield f'--{name}={one}'
+
+
+def _values(value):
+  return value if isinstance(value, list) else [value]
 
 
 def _check_read(cells, given):

@@ -150,7 +150,7 @@ def swept_figure(
     return None
   values = {
       place[s]: {
-          m: np.array(list(tables.by_seed(results, metric, m, s).values()))
+          m: np.array(list(tables.reached_by_seed(results, metric, m, s).values()))
           for m in grid.methods
       } for s in grid.settings if s in place
   }

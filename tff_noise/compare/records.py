@@ -40,7 +40,8 @@ class Record(NamedTuple):
     label_epsilon: Of the label channel; 'none' if labels are shared without privacy, '' if they are
       not shared.
     run_epsilon: Of the whole run, as text.
-    curve: Test accuracy of each evaluation, float64 `[evaluations]`; None from a file.
+    curve: Test accuracy after each round, float64 `[rounds]`, nan where none was taken; None from a
+      file.
   """
 
   code: str

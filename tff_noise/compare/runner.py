@@ -6,6 +6,7 @@ process that ran it is replaced.
 """
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import queue
@@ -28,7 +29,8 @@ class Outcome(NamedTuple):
 
   Attributes:
     cell: The cell.
-    status: Its exit status; of its process where that ended, -1 where all was stopped.
+    status: Its exit status; of its process where that ended, -1 where all was stopped, or none
+      could be started.
     seconds: How long it took.
     message: The last line of its output if it failed, or why there is no output.
     log: Where all of its output is.
@@ -93,9 +95,11 @@ def _run_cell(idle, cell, log_dir):
   log = os.path.join(log_dir, cell.config.name() + '.log')
   worker = idle.get()
   started = time.monotonic()
-  status, message = worker.run(cell, log)
+  try:
+    status, message = worker.run(cell, log)
+  finally:
+    idle.put(worker)  # Or whoever waits for one would wait for ever.
   seconds = time.monotonic() - started
-  idle.put(worker)
   return Outcome(cell, status, seconds, (message or _last_line(log)) if status else '', log)
 
 
@@ -117,7 +121,10 @@ class _Worker:
 
     The status is that of its process where that ended.
     """
-    process = self._running()
+    try:
+      process = self._running()
+    except OSError as error:
+      return -1, f'no process can be started ({error.strerror})'
     if process is None:
       return -1, ''
     try:
@@ -127,7 +134,9 @@ class _Worker:
     except BrokenPipeError:
       reply = ''
     self._done += 1
-    status, message = json.loads(reply) if reply else (process.wait() or -1, '')
+    # One that dies while it writes leaves half a line.
+    whole = reply.endswith('\n')
+    status, message = json.loads(reply) if whole else (process.wait() or -1, '')
     if status or self._done == _CELLS_OF_A_PROCESS:
       self._end()
     return status, message
@@ -159,7 +168,9 @@ class _Worker:
     if process is not None:
       child.stop(process)
       process.stdout.close()
-      process.stdin.close()
+      # What could not be sent to one that has died is sent again here.
+      with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
 
 
 def _environment() -> Mapping[str, str]:

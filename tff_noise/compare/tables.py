@@ -132,6 +132,14 @@ class Entry(NamedTuple):
   unreached: int
 
 
+def reached_by_seed(
+    results: Sequence[Result], metric: str, method: str, setting: str
+) -> dict[int, float]:
+  """Returns `by_seed`, and nothing where a seed did not come so far: a mean would be infinite."""
+  values = by_seed(results, metric, method, setting)
+  return {} if any(map(math.isinf, values.values())) else values
+
+
 def entries(
     grid: grid_lib.Grid, results: Sequence[Result], metric: str
 ) -> dict[tuple[str, str], Entry]:
@@ -142,9 +150,11 @@ def entries(
   highest = metrics.get(metric).highest
   table = {}
   for setting in grid.settings:
-    values = {m: by_seed(results, metric, m, setting) for m in grid.methods}
-    unreached = {m: sum(map(math.isinf, v.values())) for m, v in values.items()}
-    finite = {m: {} if unreached[m] else v for m, v in values.items()}
+    unreached = {
+        m: sum(map(math.isinf, by_seed(results, metric, m, setting).values()))
+        for m in grid.methods
+    }
+    finite = {m: reached_by_seed(results, metric, m, setting) for m in grid.methods}
     spreads = {m: statistics.spread(v.values()) for m, v in finite.items()}
     known = [m for m in grid.methods if spreads[m].n]
     may_be_best = statistics.may_be_best({m: finite[m] for m in known}, highest=highest)

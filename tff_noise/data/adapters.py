@@ -46,7 +46,7 @@ def write_npz(
   names = _names(class_names)
   xs, ys, owners = [], [], []
   for name, examples in _by_client(clients):
-    if isinstance(examples, tuple) and isinstance(examples[-1], numbers.Number):
+    if isinstance(examples, tuple) and examples and isinstance(examples[-1], numbers.Number):
       raise types.UsageError(
           'clients must be a list with the examples of each, found an example in their place: of '
           'one client, give [examples]'

@@ -229,6 +229,13 @@ def load(data_dir: str) -> types.Dataset:
   train, test = _split(arrays, len(x), path)
   test_x, test_y = _test_set(arrays, x, true_y, test, path)
   num_classes = _count_classes(np.union1d(y, true_y), test_y, path)
+  kept = np.union1d(y[train], true_y[train])
+  if len(kept) < num_classes:
+    lost = np.setdiff1d(np.arange(num_classes), kept)[0]
+    raise types.UsageError(
+        f'{path}: all examples with label {lost} are among the fifth that is set aside for the '
+        'test: nobody could learn it; give more of them, or x_test and y_test'
+    )
   client, client_names = _owners(arrays, len(x), train, path)
   absent = np.setdiff1d(np.arange(num_classes), true_y)
   if absent.size and 'class_names' not in arrays:

@@ -169,7 +169,7 @@ def build(dataset: types.Dataset, spec: SceneSpec, seed: int) -> Scene:
     noisy = corrupt(None)
     owners = split(noisy.labels)
   else:
-    owners = split(_best_known(dataset, ids))
+    owners = split(best_known(dataset)[ids])
     noisy = corrupt(owners.client_of)
   found = _assemble(clean, ids, owners, noisy)
   if spec.partition.name == 'natural':
@@ -182,6 +182,11 @@ def _held_out(dataset, spec, seed):
   n = len(dataset.train_y)
   mask = np.zeros(n, bool)
   wanted = round(spec.validation_fraction * n)
+  if spec.validation_fraction and not wanted:
+    raise types.UsageError(
+        f'--validation_fraction={spec.validation_fraction} of {n} examples is none; use a larger '
+        'one, or leave it out'
+    )
   if wanted:
     order = rng.generator(seed, 'validation').permutation(n)
     order = order[dataset.train_y[order] != types.UNKNOWN]
@@ -201,12 +206,11 @@ def _held_out(dataset, spec, seed):
   return mask
 
 
-def _best_known(dataset, ids):
-  """The clean labels, and what people said where these are not known."""
-  labels = dataset.train_y[ids]
+def best_known(dataset: types.Dataset) -> np.ndarray:
+  """Returns int32 `[n]`, the clean labels, and what people said where these are not known."""
   if dataset.human_y is None:
-    return labels
-  return np.where(labels == types.UNKNOWN, dataset.human_y[ids], labels)
+    return dataset.train_y
+  return np.where(dataset.train_y == types.UNKNOWN, dataset.human_y, dataset.train_y)
 
 
 def _assemble(clean, ids, owners, noisy):

@@ -138,4 +138,6 @@ def _array(name, leaf):
 def _like(example, array):
   if isinstance(example, bytes):
     return array.tobytes()
-  return array.item() if isinstance(example, bool | int | float | str) else array[()]
+  # NumPy's float64 is a float, too, and stays what it is.
+  plain = isinstance(example, bool | int | float | str) and not isinstance(example, np.generic)
+  return array.item() if plain else array[()]

@@ -127,10 +127,11 @@ def run(name: str, body: Callable[[], int], interrupted: str = 'interrupted') ->
     )
     return 2
   except OSError as error:
-    if error.errno != errno.ENOSPC:
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
       raise
     print(
-        f'{name}: no space is left on the disk; make room, and the same command goes on',
+        f'{name}: no space is left on the disk, or of your share of it; make room, and the same '
+        'command goes on',
         file=sys.stderr,
     )
     return 1

@@ -34,6 +34,11 @@ def load_dataset(config: run_config.RunConfig) -> types.Dataset:
     dataset = dataset._replace(public=_public_images(config, dataset))
   if config.validation_dir is None:
     return dataset
+  if len(dataset.image_shape) != 3:
+    raise types.UsageError(
+        '--validation_dir is a folder of images, and the examples of '
+        f'--dataset={config.dataset} are features: use --validation_fraction'
+    )
   folder = os.path.expanduser(config.validation_dir)
   examples = image_folder.read_labelled(folder, dataset.class_names)
   if dataset.train_x.dtype.kind != 'S':
@@ -47,7 +52,8 @@ def _subset(dataset, size):
   if size > count:
     raise types.UsageError(f'--subset must be at most the {count} training examples, got {size}')
   ids = np.sort(rng.generator(_SUBSET_SEED, 'subset').permutation(count)[:size])
-  absent = np.setdiff1d(dataset.train_y, dataset.train_y[ids])
+  labels = scene_lib.best_known(dataset)
+  absent = np.setdiff1d(labels[labels != types.UNKNOWN], labels[ids])
   if absent.size:
     raise types.UsageError(
         f'--subset={size} has no example of {len(absent)} of the {dataset.num_classes} classes: '
@@ -112,17 +118,19 @@ def load_scene(
     scene = scene_lib.centralised(scene)
   config.check_clients(scene.num_clients)
   config.availability(scene.num_clients)  # Its mistakes are told before TensorFlow is loaded.
-  _check_client_bytes(dataset, scene)
+  _check_client_bytes(config, dataset, scene)
   return scene
 
 
-def _check_client_bytes(dataset, scene):
+def _check_client_bytes(config, dataset, scene):
   """Raises `UsageError` where TFF could not carry a client's pixels."""
   largest = int(np.argmax(scene.sizes))
   size = int(scene.sizes[largest]) * dataset.train_x[:1].nbytes
   if size > types.MAX_PIXEL_BYTES:
+    fixed = config.centralised or config.scene or config.partition == 'natural'
+    fewer = 'a smaller --subset' if fixed else 'more --clients'
     raise types.UsageError(
         f'client {largest} would hold {size / 2**20:.0f} MiB of pixels, TFF carries at most '
-        '100 MiB for a client: use more --clients, or give the images as files '
+        f'100 MiB for a client: use {fewer}, or give the images as files '
         '(--dataset=image_folder), which are read where the client computes'
     )

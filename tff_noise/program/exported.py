@@ -1,9 +1,9 @@
 """A run's trained models as Keras models and SavedModels, which load without this package."""
 
 import contextlib
+import errno
 import io
 import os
-import shutil
 import tempfile
 
 from tff_noise import loading
@@ -54,6 +54,11 @@ def _write(run, which, saved_model, keras):
       # Keras tells on stdout what it has exported.
       with contextlib.redirect_stdout(io.StringIO()):
         model.export(os.path.join(partial, 'saved_model'))
-      shutil.move(os.path.join(partial, 'saved_model'), saved_model)
+      try:
+        os.rename(os.path.join(partial, 'saved_model'), saved_model)
+      except OSError as error:
+        # Another process may have been as quick: it has the same.
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+          raise
   except OSError as error:
     raise types.UsageError(f'{folder} cannot be written to ({error.strerror})') from error

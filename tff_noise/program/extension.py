@@ -12,7 +12,9 @@ longer run and the key of both: together they are counted as one run.
 
 import glob
 import os
+import re
 import sys
+from collections.abc import Mapping
 
 from tff_noise import types
 from tff_noise.algorithms import catalog
@@ -23,7 +25,9 @@ from tff_noise.program import run_config
 from tff_noise.program import run_directory
 
 
-def find(config: run_config.RunConfig, dataset: types.Dataset) -> run_directory.RunDirectory | None:
+def find(
+    config: run_config.RunConfig, made_from: Mapping[str, str]
+) -> run_directory.RunDirectory | None:
   """Returns the longest finished run that `config` is a longer one of; None if there is none.
 
   Runs with a name of their own, or begun anew, are not looked for and look for none. If the only
@@ -31,7 +35,7 @@ def find(config: run_config.RunConfig, dataset: types.Dataset) -> run_directory.
 
   Args:
     config: The flags.
-    dataset: From `data.load_dataset`.
+    made_from: From `inputs.recorded`.
   """
   if config.run_name is not None or config.overwrite or not config.resume:
     return None
@@ -46,9 +50,10 @@ def find(config: run_config.RunConfig, dataset: types.Dataset) -> run_directory.
       continue  # Another run: of other flags, mostly.
     try:
       ledger_seal.check_code(source, other_code=False)
-      inputs.check(source, inputs.recorded(config, dataset))
+      inputs.check(source, made_from)
     except types.UsageError as error:
-      changed = str(error).partition(':')[0]
+      # Without what could be done: nothing has to be.
+      changed = re.split(': use the same|; ', str(error))[0]
       continue
     rounds = _flags(source)['rounds']
     if run_directory.read_json(source.file('summary.json')).get('rounds') == rounds:
@@ -69,7 +74,7 @@ def check(config: run_config.RunConfig, source: run_directory.RunDirectory) -> N
     types.UsageError: If it cannot.
   """
   _check_flags(config, source)
-  ledger_seal.check_code(source, other_code=False)
+  ledger_seal.check_code(source, other_code=False, otherwise='use the same code, or leave it out')
 
 
 def _check_flags(config, source):

@@ -143,7 +143,7 @@ def _define_all():
        'sgd, or adam with its usual constants, anew in each round; --weight_decay is added to the '
        'gradient of either.'),
       ('Training', real, 'momentum', 0.0, 'Of local SGD, in [0, 1).'),
-      ('Training', real, 'weight_decay', 0.0, 'L2 coefficient of local SGD.'),
+      ('Training', real, 'weight_decay', 0.0, 'L2 coefficient of local training.'),
       ('Training', text, 'aggregation', 'mean',
        'mean, by plain sums; secure_sum, by secure sums of clipped and quantised updates; or '
        "package.module:function that returns one of TFF's aggregation factories, such as "
@@ -223,7 +223,8 @@ def _define_all():
       ('Run', text, 'log_level', 'info',
        'quiet: no progress; info: a bar, or a line now and then; debug: a line for each round, '
        'and what TensorFlow and TFF tell.'),
-      ('Run', integer, 'eval_every', 1, 'Rounds between evaluations on the test set.'),
+      ('Run', integer, 'eval_every', 1,
+       'Rounds between evaluations on the test set, and on the validation set where there is one.'),
       ('Run', integer, 'checkpoint_every', 5, 'Rounds between checkpoints.'),
       ('Run', text, 'metrics_hook', None,
        'package.module:function of your own, from the run\'s directory and flags to what is called '

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tff_noise.data import scene as scene_lib
+from tff_noise.program import run_directory
 
 if TYPE_CHECKING:
   from tff_noise.algorithms import algorithm as algorithm_lib
@@ -103,7 +104,7 @@ def save_labels(
 ) -> None:
   """Writes `labels.npz`: `label` int32 `[n]` at the end, and `corrected` bool `[n]`."""
   labels = current_labels(algorithm, scene, own)
-  np.savez_compressed(path, label=labels, corrected=labels != scene.noisy_label)
+  run_directory.write_arrays(path, label=labels, corrected=labels != scene.noisy_label)
 
 
 def save_posteriors(
@@ -111,7 +112,7 @@ def save_posteriors(
       clients_lib.OwnStates
 ) -> None:
   """Writes `posteriors.npz`: `posterior`, from `current_posteriors`."""
-  np.savez_compressed(path, posterior=current_posteriors(algorithm, scene, own))
+  run_directory.write_arrays(path, posterior=current_posteriors(algorithm, scene, own))
 
 
 def correction_summary(

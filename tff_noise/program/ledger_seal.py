@@ -44,7 +44,16 @@ def _read(run, name):
     ) from error
 
 
-def check_code(run: run_directory.RunDirectory, other_code: bool) -> None:
+_OTHERWISE = (
+    'use the same code, begin another run (--run_name), this one anew (--overwrite), or give '
+    '--resume_other_code, by which a finished run is shown, and the ledger and every audit '
+    'tell of one that goes on'
+)
+
+
+def check_code(
+    run: run_directory.RunDirectory, other_code: bool, otherwise: str = _OTHERWISE
+) -> None:
   """Raises `UsageError` if other code made the run so far, and that is not allowed.
 
   It would release other values in place of those that were released since the last checkpoint.
@@ -60,8 +69,5 @@ def check_code(run: run_directory.RunDirectory, other_code: bool) -> None:
     more = f' and {len(files) - 3} more' if len(files) > 3 else ''
     where = f' (other: {", ".join(files[:3])}{more})' if files else ''
     raise types.UsageError(
-        f'run {run.name} was made by code {then or "unknown"}, this is {now}{where}: use the same '
-        'code, begin another run (--run_name), this one anew (--overwrite), or give '
-        '--resume_other_code, by which a finished run is shown, and the ledger and every audit '
-        'tell of one that goes on'
+        f'run {run.name} was made by code {then or "unknown"}, this is {now}{where}: {otherwise}'
     )

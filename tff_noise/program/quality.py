@@ -75,7 +75,8 @@ class Calibration(NamedTuple):
     accuracy: float64 `[10]`, share that is right; nan in an empty bin.
     count: int64 `[10]`.
     error: Expected calibration error, the mean of their differences over examples, in [0, 1] (Guo
-      et al., On Calibration of Modern Neural Networks, ICML 2017, equation 3).
+      et al., On Calibration of Modern Neural Networks, ICML 2017, equation 3); nan where some
+      probabilities are no numbers, which are in no bin.
   """
 
   confidence: np.ndarray
@@ -95,6 +96,8 @@ def calibration(probabilities: np.ndarray, labels: np.ndarray) -> Calibration:
   probabilities, labels = probabilities[known].astype(np.float64), labels[known]
   sure = probabilities.max(1)
   right = probabilities.argmax(1) == labels
+  finite = np.isfinite(sure)
+  sure, right = sure[finite], right[finite]
   place = np.minimum((sure * _BINS).astype(int), _BINS - 1)
   count = np.bincount(place, minlength=_BINS)
 
@@ -104,5 +107,5 @@ def calibration(probabilities: np.ndarray, labels: np.ndarray) -> Calibration:
 
   confidence, accuracy = mean(sure), mean(right)
   gap = np.where(count > 0, count * np.abs(confidence - accuracy), 0)
-  error = float(gap.sum() / count.sum()) if count.sum() else np.nan
+  error = float(gap.sum() / count.sum()) if count.sum() and finite.all() else np.nan
   return Calibration(confidence, accuracy, count, error)

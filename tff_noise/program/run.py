@@ -33,17 +33,20 @@ def run(config: run_config.RunConfig) -> None:
     if not config.resume:
       raise types.UsageError(f'run {directory.name} exists and --noresume was given')
     run_directory.check_same_run(directory, config.identity(), flags.defaults())
+  else:
+    run_directory.require_replaceable(directory)
   source = None
   if config.extend and not continued:
     source = run_directory.RunDirectory(os.path.abspath(config.extend))
     extension.check(config, source)
   dataset = data_lib.load_dataset(config)
+  made_from = inputs.recorded(config, dataset)  # Reads all images that are files.
   if continued:
-    inputs.check(directory, inputs.recorded(config, dataset), inputs.OR_ANOTHER)
+    inputs.check(directory, made_from, inputs.OR_ANOTHER)
   elif source:
-    inputs.check(source, inputs.recorded(config, dataset), ', or leave --extend out')
+    inputs.check(source, made_from, ', or leave --extend out')
   else:
-    source = extension.find(config, dataset)
+    source = extension.find(config, made_from)
     config = dataclasses.replace(config, extend=source and source.path)
   saved = directory if continued else source
   saved = saved and saved.file('scene.npz')
@@ -57,11 +60,11 @@ def run(config: run_config.RunConfig) -> None:
   else:
     for note in [*(f'scene: {note}' for note in scene.notes), *notices.of(config, dataset)]:
       print(note, file=sys.stderr)
-    _prepare_and_train(config, dataset, scene, directory)
+    _prepare_and_train(config, dataset, scene, directory, made_from)
   print(summary.text(directory))
 
 
-def _prepare_and_train(config, dataset, scene, directory):
+def _prepare_and_train(config, dataset, scene, directory, made_from):
   """Loads what computes, which takes seconds, and hands over to it."""
   debug = config.log_level == 'debug'
   # Before TensorFlow is imported, or it prints pages about hardware that is not there.
@@ -74,4 +77,4 @@ def _prepare_and_train(config, dataset, scene, directory):
   with loading.large_modules():
     from tff_noise.program import training_run
 
-  training_run.run(config, dataset, scene, directory)
+  training_run.run(config, dataset, scene, directory, made_from)

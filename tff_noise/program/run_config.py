@@ -244,7 +244,7 @@ class RunConfig:
       self._require(
           'run_name',
           re.fullmatch(r'[A-Za-z0-9][A-Za-z0-9._-]{0,199}', self.run_name) is not None,
-          'letters, digits, dots, dashes and underscores, not starting with a dot',
+          'at most 200 letters, digits, dots, dashes and underscores, the first a letter or digit',
       )
     self.method_params()
     self.base_params()
@@ -352,7 +352,7 @@ class RunConfig:
       return
     self._require('workers', bool(self.workers), 'HOST:PORT,... with --runtime=remote')
     for address in self.workers:
-      if not re.fullmatch(r'(\[[0-9a-fA-F:.]+\]|[\w.-]+):[0-9]{1,5}', address):
+      if not re.fullmatch(r'(\[[0-9a-fA-F:.]+\]|[\w-]{1,63}(\.[\w-]{1,63})*):[0-9]{1,5}', address):
         raise types.UsageError(f'--workers must be HOST:PORT,..., got {address!r}')
     if len(set(self.workers)) < len(self.workers):
       raise types.UsageError('--workers names one worker twice')

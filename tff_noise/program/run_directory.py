@@ -7,12 +7,15 @@ killed while starting leaves nothing that looks like a run.
 import contextlib
 import fcntl
 import glob
+import io
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from tff_noise import types
 
@@ -53,6 +56,13 @@ def write_bytes(path: str, content: bytes | memoryview) -> None:
 def write_text(path: str, text: str) -> None:
   """Writes `text` to `path` as `write_bytes` does."""
   write_bytes(path, text.encode())
+
+
+def write_arrays(path: str, **arrays: np.ndarray) -> None:
+  """Writes arrays to a `.npz` file, whole or not at all."""
+  content = io.BytesIO()  # What compresses complains of a disk that is full in its own way.
+  np.savez_compressed(content, **arrays)
+  write_bytes(path, content.getbuffer())
 
 
 def write_secret(path: str, content: bytes) -> None:
@@ -137,7 +147,7 @@ def create(run: RunDirectory, write: Callable[[str], None], *, replaces: bool = 
       has made meanwhile.
 
   Raises:
-    types.UsageError: If another process is writing what would be removed.
+    types.UsageError: If another process is writing what would be removed, or it is no run.
   """
   root = os.path.dirname(run.path)
   # The dot keeps it apart from every run: their names cannot start with one.
@@ -145,6 +155,7 @@ def create(run: RunDirectory, write: Callable[[str], None], *, replaces: bool = 
   with _flock(os.open(root, os.O_RDONLY), fcntl.LOCK_EX):
     if run.exists and not replaces:
       return
+    require_replaceable(run)
     _remove(root, prefix)  # Whoever left these is dead: it would hold the lock.
     folder = tempfile.mkdtemp(prefix=prefix, dir=root)
     try:
@@ -160,15 +171,27 @@ def create(run: RunDirectory, write: Callable[[str], None], *, replaces: bool = 
       raise
 
 
+def require_replaceable(run: RunDirectory) -> None:
+  """Raises `UsageError` where a folder is in the way that is neither a run nor empty."""
+  if run.exists and os.listdir(run.path) and not os.path.exists(run.file('config.json')):
+    raise types.UsageError(
+        f'{run.path} is no run, for it has no config.json: --overwrite removes nothing but runs; '
+        'give another --run_name or --root_dir'
+    )
+
+
 def _remove(root, prefix):
   for folder in glob.glob(os.path.join(glob.escape(root), glob.escape(prefix) + '*')):
     shutil.rmtree(folder)
 
 
 @contextlib.contextmanager
-def _flock(descriptor, operation):
+def _flock(descriptor, operation, held='the lock is held'):
   try:
-    fcntl.flock(descriptor, operation)
+    try:
+      fcntl.flock(descriptor, operation)
+    except BlockingIOError:
+      raise types.UsageError(held) from None
     yield
   finally:
     os.close(descriptor)
@@ -230,9 +253,6 @@ def locked(run: RunDirectory) -> Iterator[None]:
   Raises:
     types.UsageError: If another process holds it.
   """
-  descriptor = os.open(run.path, os.O_RDONLY)
-  try:
-    with _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
-      yield
-  except BlockingIOError:
-    raise types.UsageError(f'run {run.name} is being written by another process') from None
+  held = f'run {run.name} is being written by another process'
+  with _flock(os.open(run.path, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB, held):
+    yield

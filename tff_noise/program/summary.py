@@ -4,6 +4,7 @@ Reads the run directory and imports no TensorFlow.
 """
 
 import csv
+import io
 import math
 import textwrap
 from collections.abc import Mapping
@@ -132,10 +133,11 @@ def write_clients(
       'participations': participations,
       **own_columns,
   }
-  with open(path, 'w', encoding='utf-8', newline='') as file:
-    writer = csv.writer(file)
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
+  file = io.StringIO(newline='')
+  writer = csv.writer(file)
+  writer.writerow(columns)
+  writer.writerows(zip(*columns.values(), strict=True))
+  run_directory.write_text(path, file.getvalue())
 
 
 def units(scene: scene_lib.Scene) -> Mapping[protection.Unit, int]:

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -105,7 +106,9 @@ def load(run: run_directory.RunDirectory, which: str) -> Saved:
       return Saved(content['round'], content['validation_accuracy'], models)
   except FileNotFoundError as error:
     raise types.UsageError(f'{file} is not there: {_WHY_NOT[which]}') from error
-  except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+  except (
+      OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error
+  ) as error:
     raise types.UsageError(f'{file} cannot be read ({type(error).__name__})') from error
 
 

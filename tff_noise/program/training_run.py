@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 
 from tff_noise import child
@@ -48,8 +49,16 @@ def run(
     dataset: types.Dataset,
     scene: scene_lib.Scene,
     directory: run_directory.RunDirectory,
+    made_from: Mapping[str, str] | None = None,
 ) -> None:
   """Builds the method, which may find mistakes, then makes the run's directory and trains.
+
+  Args:
+    config: The flags.
+    dataset: What they name.
+    scene: Who holds what.
+    directory: Where the run is, or comes to be.
+    made_from: From `inputs.recorded`, if it is there already.
 
   Raises:
     types.UsageError: Where the method does not fit the configuration, before anything is written.
@@ -69,7 +78,7 @@ def run(
       )
     weights = initial_weights(config, prepared)
     noise = noise_secret.name(config, dataset, prepared.federation, system_key)
-    made_from = inputs.recorded(config, dataset)
+    made_from = inputs.recorded(config, dataset) if made_from is None else made_from
     write = functools.partial(
         _write_start, config=config, scene=scene, system_key=system_key, noise=noise,
         made_from=made_from, class_names=dataset.class_names, prepared=prepared,

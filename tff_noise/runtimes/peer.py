@@ -79,19 +79,20 @@ class Peer:
 
   def _watch(self):
     while not self._closed.wait(self._every):
-      if self._stub is None:
+      with self._lock:
+        stub, channels = self._stub, self._channels
+      if stub is None:
         if self._try_to_connect():
           print(f'runtime: worker {self.address} is back', file=sys.stderr)
           self._on_change()
-      elif self._channels and (
-          problem := connection.sign_of_life(self._channels[0], self._silence)
-      ):
-        self.lose(self._stub, problem)
+      elif problem := connection.sign_of_life(channels[0], self._silence):
+        self.lose(stub, problem)
 
   def _try_to_connect(self):
     try:
       found = worker_process.ask_versions(self.address)
-    except (OSError, worker_process.WorkerError) as error:
+    # ValueError: of a name that no host can have.
+    except (OSError, ValueError, worker_process.WorkerError) as error:
       self._problem = str(error)
       return False
     own = worker_process.versions()
