@@ -30,9 +30,10 @@ client, as in FedLN (Tsouvalas et al., 2024) and FNRE (Rong et al., 2026), or fi
 make together, as FedDiv's average of mixtures of losses (Li et al., AAAI 2024) and CLC's consensus
 by class (Zeng et al., TIST 2022), or correction for confused classes in federated learning, as in
 FedEFC (Yu, Ahn & Kang, 2025) and FedBeat (Wang et al., 2024), whose clients train a network of
-confusions together. Of FedDS, FedLN, FNRE, CLC, FedEFC and FedBeat the abstracts alone were
-read. Logit adjustment is Menon et al.'s (ICLR 2021), by client as in
-FedLC (Zhang et al., ICML 2022); the anchor below is Patrini et al.'s (CVPR 2017) assumption about
+confusions together, or a model that judges for another, as FedFixer's (Ji et al., AAAI 2024). Of
+FedDS, FedLN, FNRE, CLC, FedEFC, FedBeat and FedFixer the abstracts alone were read. Logit
+adjustment is Menon et al.'s (ICLR 2021), by client as in FedLC (Zhang et al., ICML 2022); the
+anchor below is Patrini et al.'s (CVPR 2017) assumption about
 the surest examples. The prior over rates, where it is learned, is the nonparametric one of Kiefer
 and Wolfowitz (1956). Eight queries of a search engine found no other method that infers clients'
 noise rates and lets nothing of them leave a client but into sums; "of this package's own" says no
