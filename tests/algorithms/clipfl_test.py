@@ -144,6 +144,12 @@ class TaskTest(parameterized.TestCase):
     for part in ('--validation_fraction', '--param=selector=agreement'):
       self._refused(part, validation=None)
 
+  def test_images_cannot_be_generated_for_a_model_of_features(self):
+    self._refused(
+        r'takes \[2\]: give --validation_fraction, or --param=selector=lid$',
+        _params(selector='agreement'), validation=None, model=toy.linear_model(),
+    )
+
   def test_too_many_neighbours(self):
     for neighbours in (4, 20):
       self._refused(

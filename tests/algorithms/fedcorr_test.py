@@ -145,7 +145,8 @@ class ParamsTest(parameterized.TestCase):
 
   @parameterized.parameters(
       {'semantics': 'code'}, {'score': 'sum'}, *({name: 'both'} for name, _, _ in _DIFFERENCES),
-      {'iterations': -1}, {'proximal': -0.1}, {'mixup_alpha': 0.0}, {'fraction': -0.1},
+      {'iterations': -1}, {'proximal': -0.1}, {'mixup_alpha': 0.0}, {'mixup_alpha': 0.01},
+      {'fraction': -0.1},
       {'fraction': 1.1}, {'relabel_ratio': 1.1}, {'clean_threshold': -0.1}, {'confidence': 0.0},
       {'confidence': 1.1}, {'lid_neighbours': 1},
   )

@@ -244,6 +244,9 @@ class TrainingTest(federated_test_case.FederatedTestCase):
   def test_what_is_no_image_is_refused_in_one_line(self):
     with self.assertRaisesRegex(types.UsageError, '^--param=view=code changes images .*training$'):
       method_runs.build('fedlsr', method_runs.task(toy.two_corners([5])))
+    task = method_runs.task(toy.two_corners([5]), model=toy.image_model((6, 5, 2)))
+    with self.assertRaisesRegex(types.UsageError, r'of 1 or 3 channels, .*\[6, 5, 2\]'):
+      method_runs.build('fedlsr', task)
 
 
 class ParamsTest(parameterized.TestCase):

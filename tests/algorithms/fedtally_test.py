@@ -385,6 +385,18 @@ class RunTest(federated_test_case.FederatedTestCase):
     )
     self.assertGreater(np.abs(state.weights.trainable[1]).max(), 0.1)
 
+  def test_a_client_of_which_nothing_is_left_tells_nothing(self):
+    federation = _noisy((1,) * 8, (0.0,) * 8)
+    task = _task(federation, rounds=1, clients_per_round=8)
+    state, _ = method_runs.run('fedtally', federation, task, held_out=0.9)
+    self.assertEqual(state.records[fedtally.SURE].sum(), 0)
+    self.assertTrue(state.weights.trainable[0].any())
+
+  def test_the_mean_is_of_a_global_model(self):
+    task = _task(_noisy(), 'fedbn', model=toy.linear_model('batch'))
+    with self.assertRaisesRegex(types.UsageError, '^--param=average is of the global model'):
+      method_runs.build('fedtally', task, average=0.5)
+
   def test_secure_sums_come_to_the_same(self):
     federation = _noisy()
     task = _task(federation, rounds=8)
@@ -522,7 +534,7 @@ class DeclaredTest(federated_test_case.FederatedTestCase):
   @parameterized.parameters(
       {'warm_up_share': 1.0}, {'average': 1.0}, {'max_sharpness': 0.5}, {'max_sharpness': 2.0},
       {'top_share': 0.0}, {'top_share': 1.5}, {'mixup_alpha': -1.0}, {'held_out': 1.0},
-      {'loss_q': 1.5}, {'loss_q': -0.5},
+      {'loss_q': 1.5}, {'loss_q': -0.5}, {'mixup_alpha': 0.01},
   )
   def test_parameters_are_checked(self, **wrong):
     with self.assertRaisesRegex(ValueError, next(iter(wrong))):

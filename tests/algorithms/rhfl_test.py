@@ -375,6 +375,7 @@ class RefusalsTest(federated_test_case.FederatedTestCase):
       ({'public': None}, '^rhfl: clients compare .* --public_dataset, with --public_dir '),
       ({'clients_per_round': 2}, '^rhfl: of fewer than 3 clients .* --clients_per_round than 2$'),
       ({'public': np.zeros((100, 2**20), np.uint8)}, '^rhfl: the public images have 100 MiB, '),
+      ({'stages': {'pretrain': 0, 'collaborate': 0}}, '^--stages leaves no round to run$'),
   )
   def test_in_one_line(self, changes, message):
     with self.assertRaisesRegex(types.UsageError, message):

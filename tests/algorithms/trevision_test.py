@@ -294,6 +294,8 @@ class SentTest(absltest.TestCase):
     self.assertEqual(
         trevision.stage_lengths(task), {'estimate': 20, 'correct': 140, 'revise': 140}
     )
+    # T is never of a model that has not been trained.
+    self.assertEqual(trevision.stage_lengths(task._replace(rounds=5))['estimate'], 1)
 
 
 class ParamsTest(parameterized.TestCase):

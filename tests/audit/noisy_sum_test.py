@@ -63,6 +63,11 @@ def _one_entry_bare(round_num, records):
   return sum(map(_clipped, records)) + noise
 
 
+def _discrete(round_num, records):
+  # In steps of 1/30, so that one entry in a hundred is the same in two rounds.
+  return sum(map(_clipped, records)) + np.round(30 * _normal(round_num, 80_000)) / 30
+
+
 def _same_in_all_rounds(round_num, records):
   del round_num
   return sum(map(_clipped, records)) + _normal(0)
@@ -154,6 +159,10 @@ class CheckTest(parameterized.TestCase):
   def test_what_is_right_passes(self, mechanism):
     verdicts, found = self._verdicts(mechanism)
     self.assertEqual(verdicts, ['passed'] * 3, found)
+
+  def test_entries_that_are_the_same_by_chance_are_no_lack_of_noise(self):
+    found = noisy_sum.check(_discrete, 80_000, _CLAIM)
+    self.assertEqual([f.verdict.value for f in found], ['passed'] * 3, found)
 
   @parameterized.parameters(
       (_last_unclipped, 0), (_nan, 0), (_twice, 0), (_half, 1), (_none, 1), (_one_entry_bare, 1),

@@ -99,6 +99,9 @@ class ContentTest(_Test):
   def test_class_names(self):
     dataset = self.load(_arrays(class_names=np.array(['a', 'b', 'ü'])))
     self.assertEqual(dataset.class_names, ('a', 'b', 'ü'))
+    self.assert_refused(
+        'class_names has a name twice', _arrays(class_names=np.array(['a', 'b', 'a']))
+    )
 
   def test_number_of_classes_is_over_both_kinds_of_labels(self):
     self.assertEqual(self.load(_arrays(clean_y=np.arange(_N) % 7)).num_classes, 7)

@@ -15,6 +15,7 @@ from tests import federated_test_case
 from tests import toy
 from tests.optimizers import rounds
 from tff_noise import types
+from tff_noise.federated import task as task_lib
 from tff_noise.optimizers import catalog
 
 # So large that its variance overflows.
@@ -36,6 +37,14 @@ def _started(name):
 
 
 class CatalogTest(parameterized.TestCase):
+
+  @parameterized.parameters('feddyn', 'scaffold', 'fednova')
+  def test_who_has_to_know_how_many_examples_there_are_says_so(self, name):
+    task = task_lib.Task(toy.linear_model(), _TRAINING)
+    entry = catalog.OPTIMIZERS[name]
+    with self.assertRaisesRegex(ValueError, 'build it from a task with client_sizes'):
+      optimizer = entry.build(task, entry.params())
+      optimizer.server.initialize()
 
   def test_names(self):
     self.assertContainsSubset(_NAMES, catalog.OPTIMIZERS)

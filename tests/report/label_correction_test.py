@@ -442,6 +442,8 @@ class WrittenTest(parameterized.TestCase):
     self.assertNotIn('WARNING', text)
 
   def test_closing_text_where_the_guard_held(self):
+    text = self._text(fedcorr={**_FOUND, 'separated': False}, labels_changed=0)
+    self.assertIn('nobody was taken for noisy: too few clients have a LID to tell', text)
     text = self._text(fedcorr={**_FOUND, 'separated': False, 'reliability': 0.2}, labels_changed=0)
     self.assertIn(
         'nobody was taken for noisy: iterations do not agree whose LID is larger', text

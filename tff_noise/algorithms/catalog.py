@@ -36,7 +36,8 @@ class Entry(NamedTuple):
     fewest_clients: Below which a sum over all clients would hide nothing.
     plans_rounds: Whether what happens in a round depends on how many there are; so it does where
       there are `stages`.
-    report: Modules of `tff_noise.report` with its sections of the report.
+    report: Modules of `tff_noise.report` with its sections of the report; of methods of this
+      package alone.
   """
 
   name: str

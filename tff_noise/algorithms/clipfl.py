@@ -78,8 +78,8 @@ def build(task: task_lib.Task, params: parameters.ClipFLParams) -> algorithm.Alg
   def prune(state, clients):
     pruned = candidacy.prune(_scores(state.records, params), params.prune, task.seed)
     clients.forget(np.flatnonzero(pruned), *train.optimizer.client.own)
-    if restriction is not None and pruned.any():
-      rest = np.flatnonzero(~pruned)
+    rest = np.intersect1d(np.flatnonzero(~pruned), clients.present)
+    if restriction is not None and pruned.any() and len(rest):
       mean = clients.run(restrict[0], state, rest).mean
       name, examples = train.optimizer.name, np.float32(task.client_sizes[rest].sum())
       server = restriction.apply(state.optimizers[name], mean, examples)
@@ -130,6 +130,13 @@ def _check(task, params):
     raise types.UsageError(
         f'--param=lid_neighbours={params.lid_neighbours} must be below the examples of every '
         f'client, of whom one has {task.client_sizes.min()}'
+    )
+  generates = params.selector == 'agreement' and task.validation is None
+  if generates and len(task.model.input_shape) != 3:
+    raise types.UsageError(
+        'clipfl: a server without clean examples generates images to compare models on, and the '
+        f'model takes {list(task.model.input_shape)}: give --validation_fraction, or '
+        '--param=selector=lid'
     )
   if task.optimizer is not None and task.optimizer.client_model is None:
     raise types.UsageError(

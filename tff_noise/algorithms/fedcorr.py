@@ -306,7 +306,9 @@ def _lines(summary):
   if not found['judgements']:
     return ['  noisy clients   not looked for: no iteration of pre-processing']
   if not found['separated']:
-    return [
-        '  noisy clients   nobody was taken for noisy: iterations do not agree whose LID is larger'
-    ]
+    why = (
+        'iterations do not agree whose LID is larger' if found['reliability'] is not None
+        else 'too few clients have a LID to tell'
+    )
+    return [f'  noisy clients   nobody was taken for noisy: {why}']
   return [summary_lines.noisy_clients(summary, found['noisy_clients'], 'taken for noisy')]

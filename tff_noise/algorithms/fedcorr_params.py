@@ -9,6 +9,7 @@ the paper's is 'cumulative'.
 import dataclasses
 
 from tff_noise import params as params_lib
+from tff_noise import types
 from tff_noise.selection import noisy_clients
 
 # The two readings of each difference: the paper's, then the public code's.
@@ -36,7 +37,7 @@ class FedCorrParams:
       --stages says otherwise.
     fraction: Share of the clients in a round of pre-processing, in [0, 1]; 0 for one client.
     mixup: Whether pre-processing trains on mixup batches.
-    mixup_alpha: alpha of its Beta distribution, positive.
+    mixup_alpha: alpha of its Beta distribution, in [0.05, 1e6].
     proximal: beta of the proximal term, at least 0.
     correction: Whether labels are corrected.
     relabel_ratio: pi, the share of a noisy client's suspicious examples that may be relabelled, in
@@ -73,7 +74,7 @@ class FedCorrParams:
   iterations: int = 5
   fraction: float = 0.0
   mixup: bool = True
-  mixup_alpha: float = 1.0
+  mixup_alpha: float = params_lib.read_if(1.0, 'mixup')
   proximal: float = 5.0
   correction: bool = True
   relabel_ratio: float = params_lib.read_if(0.5, 'correction')
@@ -86,7 +87,7 @@ class FedCorrParams:
   proximal_anchor: str = params_lib.read_if('', 'proximal')
   sample_loss: str = ''
   ranking_model: str = params_lib.read_if('', 'correction')
-  late_mixup: str = ''
+  late_mixup: str = params_lib.read_if('', 'mixup')
   relabelled_clients: str = params_lib.read_if('', 'correction')
   confidence_bound: str = params_lib.read_if('', 'correction')
   statistics_images: str = ''
@@ -97,7 +98,11 @@ class FedCorrParams:
     for name, readings in _DIFFERENCES.items():
       params_lib.require_one_of(self, name, ('', *readings))
     params_lib.require_not_negative(self, 'iterations', 'proximal')
-    params_lib.require_positive(self, 'mixup_alpha')
+    if not types.SMALLEST_MIXUP_ALPHA <= self.mixup_alpha <= 1e6:
+      raise ValueError(
+          f'mixup_alpha must be in [{types.SMALLEST_MIXUP_ALPHA}, 1e6], got {self.mixup_alpha}; '
+          'for no mixup give mixup=false'
+      )
     for name in ('fraction', 'relabel_ratio', 'clean_threshold'):
       if not 0 <= getattr(self, name) <= 1:
         raise ValueError(f'{name} must be in [0, 1], got {getattr(self, name)}')

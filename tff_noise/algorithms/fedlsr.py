@@ -147,10 +147,11 @@ def build(task: task_lib.Task, p: parameters.FedLSRParams) -> algorithm.Algorith
   Raises:
     types.UsageError: If the model does not take images and `p.view` changes such.
   """
-  if p.view == 'code' and len(task.model.input_shape) != 3:
+  shape = task.model.input_shape
+  if p.view == 'code' and (len(shape) != 3 or shape[-1] not in (1, 3)):
     raise types.UsageError(
-        '--param=view=code changes images [height, width, channels], and the model takes '
-        f'{list(task.model.input_shape)}: --param=view=training'
+        '--param=view=code changes images [height, width, channels] of 1 or 3 channels, and the '
+        f'model takes {list(shape)}: --param=view=training'
     )
   ramp_rounds = _RAMP_SHARE * task.rounds if p.ramp_rounds < 0 else p.ramp_rounds
   program_ = client(p, task.training, ramp_rounds)

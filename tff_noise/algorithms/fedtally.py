@@ -289,6 +289,8 @@ def client(
       seed = seeds.fold(held_out_seed, client.id)
       counted = tf.random.stateless_uniform(tf.shape(labels), seed) < p.held_out
       visit = tf.logical_not(counted)
+      # A client of which nothing is left trains on all: then nothing tells how good the model is.
+      counted = tf.logical_and(counted, tf.reduce_any(visit))
     return program.Columns({
         'targets': targets,
         # The same for all.
@@ -469,6 +471,11 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
     )
   if p.loss_q:
     task = task.with_model(keras_model.with_probe(task.model))
+  if p.average and task.optimizer is not None and task.optimizer.evaluated is not None:
+    raise types.UsageError(
+        '--param=average is of the global model, and with this --base clients are evaluated by '
+        'models of their own: leave one of them out'
+    )
   program_ = client(task, p, warm_up_rounds(task, p), tallies=tallies)
   train = computation.train('a round of train', task, program_)
 

@@ -6,7 +6,16 @@ FedCorr's, which are many, are in `fedcorr_params`.
 import dataclasses
 
 from tff_noise import params as params_lib
+from tff_noise import types
 from tff_noise.selection import candidacy
+
+
+def _require_mixup(alpha):
+  """Raises `ValueError` if alpha of mixup is neither 0 nor one that float32 can draw by."""
+  if alpha and not types.SMALLEST_MIXUP_ALPHA <= alpha <= 1e6:
+    raise ValueError(
+        f'mixup_alpha must be 0, for none, or in [{types.SMALLEST_MIXUP_ALPHA}, 1e6], got {alpha}'
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +146,7 @@ class FedDivParams:
     momentum: m, how much of p^ stays in a round, in [0, 1).
     bias_confidence: How certain predictions are that p^ is made of, in [0, 1); 0 for all, as in the
       paper.
-    mixup_alpha: Of the Beta distribution of mixup, at least 0; 0 for no mixup.
+    mixup_alpha: Of the Beta distribution of mixup, in [0.05, 1e6], or 0 for no mixup.
     prior_weight: eta, of the divergence of mean predictions from uniform, at least 0; the paper has
       0 where clients are alike.
     sample_loss: The cross-entropy of a 'double_softmax' (the public code), or of a 'single' one.
@@ -166,8 +175,9 @@ class FedDivParams:
       raise ValueError(f'confidence must be at most 1, got {self.confidence}')
     params_lib.require_share(self, 'clean_below', 'relabel_above', 'momentum', 'bias_confidence')
     params_lib.require_not_negative(
-        self, 'sampler_from', 'debias', 'mixup_alpha', 'prior_weight', 'warm_up_iterations'
+        self, 'sampler_from', 'debias', 'prior_weight', 'warm_up_iterations'
     )
+    _require_mixup(self.mixup_alpha)
     params_lib.require_one_of(self, 'sample_loss', ('double_softmax', 'single'))
     params_lib.require_one_of(self, 'variances', ('code', 'paper'))
 
@@ -181,7 +191,7 @@ class FedTallyParams:
     learned_prior: Whether the prior over noise rates follows what clients' posteriors sum to.
     noise_by_class: Whether each class of a client has a noise rate of its own.
     average: b, how much of the mean model stays in a round, in [0, 1); 0 for no mean model.
-    mixup_alpha: Of the Beta distribution of mixup, at least 0; 0 for no mixup.
+    mixup_alpha: Of the Beta distribution of mixup, in [0.05, 1e6], or 0 for no mixup.
     loss_q: q of the generalised cross-entropy that the network is trained by, in [0, 1], and then a
       linear head beside it judges labels; 0 for cross-entropy, and one head.
     held_out: The share of a client's examples that it does not train on, by whose labels the server
@@ -203,7 +213,7 @@ class FedTallyParams:
 
   def __post_init__(self):
     params_lib.require_share(self, 'warm_up_share', 'average', 'held_out')
-    params_lib.require_not_negative(self, 'mixup_alpha')
+    _require_mixup(self.mixup_alpha)
     params_lib.require_positive(self, 'top_share')
     params_lib.require_not_negative(self, 'loss_q')
     if self.loss_q > 1:
@@ -321,9 +331,9 @@ class FedNoRoParams:
   """
 
   weight: float = 0.8
-  temperature: float = 0.8
-  ramp_end: int = -1
-  kl: str = 'code'
+  temperature: float = params_lib.read_if(0.8, 'weight')
+  ramp_end: int = params_lib.read_if(-1, 'weight')
+  kl: str = params_lib.read_if('code', 'weight')
   distance: str = 'tensors'
 
   def __post_init__(self):
@@ -458,7 +468,7 @@ class RHFLParams:
   """
 
   beta: float = 0.5
-  confidence: str = 'literal'
+  confidence: str = params_lib.read_if('literal', 'beta')
   forward: float = 0.1
   reverse: float = 1.0
   pretrain_epochs: int = 40

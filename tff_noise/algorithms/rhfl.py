@@ -220,10 +220,12 @@ def _check(task):
 
 def _stage_lengths(task):
   pretrain = task.stages.get('pretrain', min(1, task.rounds))
-  return {
+  stages = {
       'pretrain': pretrain,
       'collaborate': task.stages.get('collaborate', max(0, task.rounds - pretrain)),
   }
+  algorithm.require_rounds(task, stages)
+  return stages
 
 
 def _groups(task, p):

@@ -61,7 +61,7 @@ _ESTIMATE, _CORRECT = 20 / 300, 140 / 300
 
 def stage_lengths(task: task_lib.Task) -> dict[str, int]:
   """Returns the rounds of the stages; see `algorithm.require_rounds` for errors."""
-  first = task.stages.get('estimate', round(_ESTIMATE * task.rounds))
+  first = task.stages.get('estimate', max(1, round(_ESTIMATE * task.rounds)))
   second = task.stages.get('correct', round(_CORRECT * task.rounds))
   last = task.stages.get('revise', task.rounds - first - second)
   stages = {'estimate': first, 'correct': second, 'revise': last}

@@ -314,7 +314,8 @@ class Sent(NamedTuple):
     sums: A value for each of `ClientProgram.sums`.
     reports: A value for each of `ClientProgram.reports`.
     weight: float32, of the update in the mean, from 0 to n_c, in place of n_c; None to leave it.
-      Where noise is on the mean all clients weigh the same, whatever this is.
+      Where noise is on the mean all clients weigh the same, whatever this is; but 0 leaves the
+      update out.
   """
 
   update: Any = None

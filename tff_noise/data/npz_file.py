@@ -158,6 +158,10 @@ def _class_names(arrays, num_classes, path):
         f'{path}: class_names must be {num_classes} texts, one for each label up to the largest, '
         f'found {names.dtype} of shape {names.shape}; correct it'
     )
+  if len(set(names.tolist())) < num_classes:
+    raise types.UsageError(
+        f'{path}: class_names has a name twice: nobody could tell these classes apart; rename one'
+    )
   return tuple(map(str, names))
 
 

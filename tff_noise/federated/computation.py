@@ -174,9 +174,10 @@ def train(
     server_data: What the selector compares models on, as TFF takes it.
 
   Returns:
-    The round and its uplink. Its metrics are `client_work.train`: `loss` (mean over examples),
-    `examples`, `rejected` (clients left out), and one entry for each of the program's sums; and
-    `reports`, what clients reported and a selector found, if there are any.
+    The round and its uplink. Its metrics are `client_work.train`: `loss` (the mean over
+    examples of each client's mean over its batches), `examples`, `rejected` (clients left out), and
+    one entry for each of the program's sums; and `reports`, what clients reported and a selector
+    found, if there are any.
 
   Raises:
     disclosure.UndeclaredUplinkError: If the compiled computation sends what is not declared.

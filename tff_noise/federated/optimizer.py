@@ -26,8 +26,8 @@ class ServerInputs(NamedTuple):
 
   Attributes:
     weights: w_t.
-    update: The mean over clients of what they sent, weighted by their examples; 0 if nobody's
-      update was finite.
+    update: The mean over clients of what they sent, weighted by their examples, or as the method
+      says; 0 if nobody's update was finite.
     sums: By name: float32 `examples`, those of all clients whose update was finite, and what the
       sums of the optimizer's client program come to. There may be others, for which nothing is
       promised. Empty where nothing but updates may leave a client.
@@ -52,6 +52,20 @@ class ServerOptimizer(NamedTuple):
   next: Callable[[Any, ServerInputs], tuple[Any, tff.learning.models.ModelWeights]]
   broadcast: Callable[[Any], Any] = lambda state: ()
   counts_examples: bool = False
+
+
+def examples_of_all(task: Any) -> np.ndarray:
+  """Returns int64 `[C]`, how many examples each client has, for optimizers that have to know.
+
+  Raises:
+    ValueError: If the `task.Task` does not say.
+  """
+  if not len(task.client_sizes):
+    raise ValueError(
+        'This optimizer needs the number of examples of every client: build it from a task with '
+        'client_sizes.'
+    )
+  return task.client_sizes
 
 
 def _moved_by_update(inputs: ServerInputs) -> tff.learning.models.ModelWeights:

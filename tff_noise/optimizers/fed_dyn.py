@@ -10,8 +10,10 @@ whose gradient `g - h_k + alpha (w - w_t)` takes the place of the loss's. Then
   `h <- h - alpha sum_{k in S} (n_k / n) (w_k - w_t)`
   `w_{t+1} = sum_{k in S} (n_k / n_S) w_k - h / alpha`
 
-with n the examples of all clients, in the round or not. `h = sum_k (n_k / n) h_k` always. The paper
-counts clients, this counts examples, as FedAvg does; with clients of equal size it is the paper's.
+with n the examples of all clients, in the round or not. `h = sum_k (n_k / n) h_k` always, but
+under a method that weighs clients otherwise (fedtally, fednoro, fedelc), whose mean it then is that
+h moves by, times n_S / n. The paper counts clients, this counts examples, as FedAvg does; with
+clients of equal size it is the paper's.
 The objective is then FedAvg's, the mean loss of all examples.
 
 The server does not tend to FedAvg as alpha does to 0. With `u_t` the mean of `w_t - w_k` its step
@@ -64,7 +66,7 @@ def build(task: task_lib.Task, params: parameters.FedDynParams) -> optimizer.Fed
   def initialize():
     return collections.OrderedDict(
         h=[tf.zeros(t.shape, t.dtype) for t in trainable_types],
-        population=tf.constant(float(task.client_sizes.sum())),  # n
+        population=tf.constant(float(optimizer.examples_of_all(task).sum())),  # n
     )
 
   def step(state, inputs):

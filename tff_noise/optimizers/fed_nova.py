@@ -7,7 +7,8 @@ the length of their update. FedNova averages directions, and then goes as far as
   `w_{t+1} = w_t - tau_eff sum_k p_k d_k`, `tau_eff = sum_k p_k a_k`, `p_k = n_k / n_S`,
 
 with a_k of SGD with local momentum, see `momentum`. With equal a_k this is FedAvg. (Their d_k also
-has the step size in the denominator, which the server's step puts back.)
+has the step size in the denominator, which the server's step puts back. A method that weighs
+clients by more than n_k, such as fedtally, does so in the mean of the d_k alone.)
 
 The paper has no moving statistics; they are averaged as FedAvg does, not normalised: they are no
 gradients, and their change does not grow with the number of steps. (Public code normalises them.)
@@ -30,7 +31,7 @@ _NORMALIZER = 'normalizer'
 def _largest_normalizer(task: task_lib.Task) -> float:
   """Returns `max_k n_k a_k`, a public number: both factors grow with n_k."""
   training = task.training
-  largest = max(1, int(task.client_sizes.max()))
+  largest = max(1, int(optimizer.examples_of_all(task).max()))
   steps = training.epochs * -(-largest // training.batch_size)
   return largest * momentum.accumulated(float(steps), training.momentum)
 

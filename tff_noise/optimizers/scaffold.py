@@ -7,8 +7,10 @@ Local steps use `g - c_k + c` in place of the gradient. After K steps of size et
   `c <- c + sum_{k in S} (n_k / n) (c_k+ - c_k)`
   `w_{t+1} = w_t + eta_g sum_{k in S} (n_k / n_S) (w_k - w_t)`               (equation 5)
 
-with n the examples of all clients, in the round or not: `c = sum_k (n_k / n) c_k` always. The paper
-counts clients, this counts examples, as FedAvg does; with clients of equal size it is the paper's.
+with n the examples of all clients, in the round or not: `c = sum_k (n_k / n) c_k` always, but
+under a method that weighs clients otherwise (fedtally, fednoro, fedelc), whose mean it then is that
+c moves by, times n_S / n. The paper counts clients, this counts examples, as FedAvg does; with
+clients of equal size it is the paper's.
 
 With local momentum, which the paper does not have, K is replaced by a(K), the sum of momentum's
 coefficients, see `momentum`: then `(w_t - w_k) / (a eta)` is a mean of corrected gradients again,
@@ -71,7 +73,7 @@ def build(task: task_lib.Task, params: parameters.ScaffoldParams) -> optimizer.F
     return collections.OrderedDict(
         average=average.initialize(),
         variate=[tf.zeros(t.shape, t.dtype) for t in trainable_types],
-        population=tf.constant(float(task.client_sizes.sum())),  # n
+        population=tf.constant(float(optimizer.examples_of_all(task).sum())),  # n
     )
 
   def step(state, inputs):

@@ -76,7 +76,7 @@ def verdict(found, *, clients: int) -> str:
       f'more than {noisy_clients.MIN_RELIABILITY:g}'
   )
   if not found['separated']:
-    return f'Nobody was taken for noisy: {asked}.'
+    return f'Nobody was taken for noisy: {asked or "too few clients have a LID to tell"}.'
   text = (
       f'{found["noisy_clients"]} of {clients} clients were taken for noisy: the part with the '
       f"larger LID scores (separation {found['separation']:.1f}, Ashman's D; "

@@ -9,7 +9,6 @@ from tff_noise.report import blocks
 from tff_noise.report import plots
 
 _VECTORS = ('raw', 'estimate', 'standard_error')
-# Below this share of its signal, a shrunken prior can hardly be told from uniform.
 
 
 def _applies(run):

@@ -570,7 +570,7 @@ def _line(axes, x, y, color):
   """A line, with markers where there are few enough to be told apart."""
   axes.grid(axis='y')
   marker = 'o' if len(x) <= 30 else None
-  # Not joined over rounds that are missing: where a step is longer than both beside it.
+  # Not joined over rounds that are missing: where a step is twice as long as both beside it.
   steps, gaps = np.diff(x), np.zeros(0, int)
   if len(steps) > 2:
     beside = np.maximum(np.append(steps[1:], 0), np.append(0, steps[:-1]))

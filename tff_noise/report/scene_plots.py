@@ -22,8 +22,7 @@ from tff_noise.report import figure_style as style
 from tff_noise.report import noise_rates
 from tff_noise.report import scene_statistics
 
-# More clients, or classes, than this are not told apart on a page.
-# Of more, bars are slivers and bubbles dots.
+# Of more clients, or classes, than this bars are slivers and bubbles dots.
 _MAX_CLIENTS = 40
 _MAX_CLASSES = 100
 _MAX_LEGEND = 12
