@@ -18,17 +18,18 @@ _LARGER, _SMALLER, _ZERO = np.eye(2), np.eye(2)[::-1], np.zeros((2, 2))
 _X = np.array([[1, 0], [0, 1], [2, 1], [1, 3]], np.float32)
 
 
-def _score(selector, models, x, y, reports=None):
+def _score(selector, models, x, y, reports=None, finite=None):
   """What `selector` says of linear models, inside a graph as in a server's computation."""
   server_data = client_data.server_dataset(np.asarray(x, np.float32), y)
   models = tf.constant(np.array(models, np.float32).reshape(-1, 2, 2))
+  finite = tf.ones(len(models), tf.bool) if finite is None else tf.constant(finite)
   build = selector.build_score()
 
   @tf.function
   def score(server_data, models):
     inputs = stacked.SelectorInputs(
         lambda i: tff.learning.models.ModelWeights([models[i]], []),
-        tf.shape(models)[0], reports or {}, server_data,
+        tf.shape(models)[0], finite, reports or {}, server_data,
     )
     return build(inputs)
 
@@ -83,7 +84,9 @@ class ValidationTest(parameterized.TestCase):
 
     @tf.function
     def score(server_data):
-      return build(stacked.SelectorInputs(model, tf.constant(2), {}, server_data))
+      return build(stacked.SelectorInputs(
+          model, tf.constant(2), tf.constant([True, True]), {}, server_data
+      ))
 
     np.testing.assert_allclose(score(server_data), [0, 1])
 
@@ -104,7 +107,7 @@ class ValidationTest(parameterized.TestCase):
     def score(server_data):
       inputs = stacked.SelectorInputs(
           lambda i: tff.learning.models.ModelWeights([tf.constant(w) for w in weights], []),
-          tf.constant(2), {}, server_data,
+          tf.constant(2), tf.constant([True, True]), {}, server_data,
       )
       return build(inputs)
 
@@ -119,6 +122,13 @@ class AgreementTest(parameterized.TestCase):
     found = _score(selector, [_LARGER, _SMALLER, _ZERO], _X, np.zeros(4))
     np.testing.assert_allclose(found, [0.25, 0.25, 0.5])
     self.assertEqual(found.dtype, np.float32)
+
+  def test_who_sent_nothing_has_no_vote(self):
+    # The third's model is that which all received: without it the first two are as before.
+    selector = selectors.agreement(toy.linear_model(), 2)
+    models, y = [_LARGER, _SMALLER, _ZERO, _LARGER], np.zeros(4)
+    found = _score(selector, models, _X, y, finite=[True, True, False, True])
+    np.testing.assert_allclose(found[[0, 1, 3]], [0.5, 0, 0.5])
 
   def test_labels_are_not_looked_at(self):
     selector = selectors.agreement(toy.linear_model(), 2)
@@ -164,7 +174,9 @@ class ReportedTest(parameterized.TestCase):
   def test_smaller_is_better(self):
     selector = selectors.reported('lid', 3)
     reports = {'lid': tf.constant([3.0, 1.5, 0.0]), 'other': tf.constant([0.0, 0, 0])}
-    inputs = stacked.SelectorInputs(lambda i: None, tf.constant(3), reports, ())
+    inputs = stacked.SelectorInputs(
+        lambda i: None, tf.constant(3), tf.ones(3, tf.bool), reports, ()
+    )
     found = selector.build_score()(inputs).numpy()
     np.testing.assert_array_equal(found, [-3, -1.5, 0])
     self.assertEqual(np.argsort(-found).tolist(), [2, 1, 0])

@@ -58,11 +58,13 @@ def agreement(model: keras_model.KerasModel, keep: int) -> stacked.Selector:
       classes = _for_each(
           lambda i: _predict(network, model, inputs.model(i), x), inputs.num_clients, tf.int32
       )
-      votes = tf.reduce_sum(tf.one_hot(classes, model.num_classes), axis=0)  # [n, K]
+      # Who sent nothing has no vote: its model is the one that all received.
+      has_vote = tf.cast(inputs.finite, tf.float32)
+      votes = tf.einsum('knc,k->nc', tf.one_hot(classes, model.num_classes), has_vote)
       # [n, k], without its own vote.
-      others = tf.gather(votes, tf.transpose(classes), axis=1, batch_dims=1) - 1
+      others = tf.gather(votes, tf.transpose(classes), axis=1, batch_dims=1) - has_vote
       return tf.math.divide_no_nan(
-          tf.reduce_mean(others, axis=0), tf.cast(inputs.num_clients - 1, tf.float32)
+          tf.reduce_mean(others, axis=0), tf.reduce_sum(has_vote) - has_vote
       )
 
     return score

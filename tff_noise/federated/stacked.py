@@ -31,12 +31,14 @@ class SelectorInputs(NamedTuple):
   Attributes:
     model: From i to the weights of the i-th client's model, `tff.learning.models.ModelWeights`.
     num_clients: int32, k.
+    finite: bool `[k]`, whose update can be used; the model of the others is the received one.
     reports: `[k]` by name, what the clients reported, see `ClientProgram.reports`.
     server_data: What the server holds, or `()`.
   """
 
   model: Callable[[tf.Tensor], tff.learning.models.ModelWeights]
   num_clients: tf.Tensor
+  finite: tf.Tensor
   reports: Mapping[str, tf.Tensor]
   server_data: Any
 
@@ -178,7 +180,8 @@ def best_of(
   """
 
   def keep(model, clients, finite, reports):
-    scores = score(SelectorInputs(model, tf.shape(clients)[0], reports, server_data))
+    inputs = SelectorInputs(model, tf.shape(clients)[0], finite, reports, server_data)
+    scores = score(inputs)
     # Not a number is no reason to be used, not even where places are left.
     usable = finite & tf.math.is_finite(scores)
     scores = tf.where(usable, scores, -np.inf)
