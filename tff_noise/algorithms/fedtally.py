@@ -14,8 +14,9 @@ the sharpness gamma. A client with examples (x_i, y_i), which keeps nothing betw
   `q_i = c_i onehot(y_i) + (1 - c_i) v_i`
   local SGD on `CE(q, softmax(f(x) + log K pi))`, `pi(k) = (sum_i q_i(k) + 1) / (n + K)`
 
-and its update counts as `n max(1 - eta, .02)` examples. Summed over clients, and nothing else, are
-post (G numbers), `W[j, k] = sum of (1 - c_i) v_i(k) where y_i = j` (K x K), and a histogram H of
+and its update counts as `n max(1 - eta, .02)` examples, once labels are filtered. Summed over
+clients, and nothing else, are post (G numbers),
+`W[j, k] = sum of (1 - c_i) v_i(k) where y_i = j` (K x K), and a histogram H of
 how certain `softmax(f(x_i; w))` is, beside how often its first class is the label (2 x 100). The
 server adds them up, each round counting 0.9 times the one after it: R are W's rows, shrunk by 5
 examples to no preference. In the first rounds (`warm_up_share`), until the model knows something,
@@ -49,8 +50,8 @@ Off until a measurement earns them their place (benchmarks/NOTES.md has the firs
 - `loss_q` above 0: two heads. A bounded loss learns wrong labels more slowly, but r_i has to be of
   a proper one, or it is surer than it is right. So the network is trained by the generalised
   cross-entropy of Zhang & Sabuncu (NeurIPS 2018), `sum_k q_i(k) (1 - p_k^s) / s` with s = loss_q
-  and p of the adjusted logits, while `CE(q, softmax(u + log K pi))` trains u, linear in the
-  network's features and without a gradient to them; r_i and H are of u. The network is what is
+  and p of the adjusted logits, while `CE(q, softmax(u + log K pi))` trains u, a dense layer on
+  the network's features without a gradient to them; r_i and H are of u. The network is what is
   evaluated; while labels are not filtered it is GCE's with adjusted logits.
 - `held_out`: this share of each client's examples, drawn once, is never trained on, and H counts
   nothing else: a model agrees with labels that it has learned by heart, whatever they are worth.
