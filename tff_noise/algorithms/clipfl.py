@@ -78,12 +78,13 @@ def build(task: task_lib.Task, params: parameters.ClipFLParams) -> algorithm.Alg
   def prune(state, clients):
     pruned = candidacy.prune(_scores(state.records, params), params.prune, task.seed)
     clients.forget(np.flatnonzero(pruned), *train.optimizer.client.own)
-    rest = np.intersect1d(np.flatnonzero(~pruned), clients.present)
-    if restriction is not None and pruned.any() and len(rest):
-      mean = clients.run(restrict[0], state, rest).mean
-      name, examples = train.optimizer.name, np.float32(task.client_sizes[rest].sum())
-      server = restriction.apply(state.optimizers[name], mean, examples)
-      state = state._replace(optimizers={**state.optimizers, name: server})
+    if restriction is not None and pruned.any():
+      rest = np.intersect1d(np.flatnonzero(~pruned), clients.present)
+      if len(rest):
+        mean = clients.run(restrict[0], state, rest).mean
+        name, examples = train.optimizer.name, np.float32(task.client_sizes[rest].sum())
+        server = restriction.apply(state.optimizers[name], mean, examples)
+        state = state._replace(optimizers={**state.optimizers, name: server})
     return state.record(pruned=pruned)
 
   records = {
