@@ -348,6 +348,8 @@ class RunTest(federated_test_case.FederatedTestCase):
     evaluated = method_runs.build('fedtally', task, **params).evaluated(state, [])
     found = expected.mean if 'average' in params else expected.w
     self._assert_weights(evaluated[0].weights, found, params)
+    model = evaluated[0].model or task.model
+    self.assertLen(model.weights_type.trainable, len(evaluated[0].weights.trainable))
 
   def _assert_weights(self, weights, expected, params):
     expected = expected if 'loss_q' in params else expected[:1]
@@ -443,12 +445,14 @@ class LossTest(parameterized.TestCase):
 
   _P = np.array([0.8, 0.2])
 
-  def _loss(self, form, q, *, round_num=1, warm_up=0, adjustment=(0.0, 0.0), mixup=None):
+  def _loss(
+      self, form, q, *, round_num=1, warm_up=0, adjustment=(0.0, 0.0), mixup=None, loss_q=0.0
+  ):
     columns = {
         'targets': tf.constant(q, tf.float32),
         'adjustment': tf.fill([len(q), 1], 1.0) * tf.constant(adjustment, tf.float32),
     }
-    params = parameters.FedTallyParams(mixup_alpha=1.0 if mixup else 0.0)
+    params = parameters.FedTallyParams(mixup_alpha=1.0 if mixup else 0.0, loss_q=loss_q)
     if mixup:
       columns.update(others=tf.constant(mixup[0]), share=tf.constant(mixup[1]))
     step = python_types.SimpleNamespace(
@@ -457,6 +461,8 @@ class LossTest(parameterized.TestCase):
     )
     task = _task(_noisy(), training=types.LocalTraining(1, 10, 0.1, loss=form))
     step.logits = tf.cast(step.logits, tf.float32)
+    if loss_q:
+      step.logits = [step.logits, step.logits]
     return float(fedtally.client(task, params, warm_up).loss(step))
 
   def test_soft_targets(self):
@@ -480,6 +486,19 @@ class LossTest(parameterized.TestCase):
     self.assertAlmostEqual(found, -np.log(0.8) / 2 - np.log(0.2) / 2, places=5)
     found = self._loss(types.CrossEntropy(), [[1, 0], [1, 0]], mixup=([1, 0], 0.75))
     self.assertAlmostEqual(found, -np.log(0.8), places=5)
+
+  def test_two_heads_by_hand(self):
+    # Of the network 1 - p, of the other head, here the same, cross-entropy; flipped labels are .65
+    # and .35 likely.
+    kept = types.CrossEntropy()
+    found = self._loss(kept, [[0.7, 0.3]], loss_q=1.0)
+    proper = -(0.7 * np.log(0.8) + 0.3 * np.log(0.2))
+    self.assertAlmostEqual(found, 0.7 * 0.2 + 0.3 * 0.8 + proper, places=5)
+    flipped = types.CrossEntropy(keep_probability=0.75)
+    warm = self._loss(flipped, [[1, 0]], round_num=2, warm_up=2, loss_q=1.0)
+    self.assertAlmostEqual(warm, 0.35 - np.log(0.65), places=5)
+    later = self._loss(flipped, [[1, 0]], round_num=3, warm_up=2, loss_q=1.0)
+    self.assertAlmostEqual(later, 0.2 - np.log(0.8), places=5)
 
   def test_reports_are_corrected_for_their_flips_until_the_filter_takes_them_out(self):
     form = types.CrossEntropy(keep_probability=0.75)

@@ -50,6 +50,14 @@ class ChoicesTest(grid_case.GridCase):
         choices.choose(self.grid, results, _METRIC, 'noise_rate=0.2', choices.CLIENTS)
     )
 
+  def test_a_method_that_did_not_come_so_far_in_every_seed_is_no_choice(self):
+    self.write()
+    metric = 'rounds_to_accuracy:82'  # FedAvg has 80 in one seed.
+    grid = self.grid._replace(metrics=(metric,))
+    found = choices.choose(grid, tables.collect(grid), metric, 'noise_rate=0.2', choices.SUMS)
+    self.assertEqual((found.method, found.mean), ('feddpcont', 1))
+    self.assertEqual(found.gain.n, 0)
+
   def test_each_kind_has_its_own_best(self):
     self.write()
     results = tables.collect(self.grid)

@@ -131,8 +131,11 @@ class ExtensionTest(parameterized.TestCase):
     with contextlib.redirect_stderr(io.StringIO()) as said:
       with mock.patch.object(inputs, 'recorded', lambda *_: {'training images': 'other'}):
         self.assertIsNone(found())
-    self.assertIn('begins anew: run feddpcont', said.getvalue())
-    self.assertIn('was made from other training images', said.getvalue())
+    self.assertRegex(
+        said.getvalue(),
+        r'^extend: this run begins anew: run feddpcont\w+ was made from other training images\b.*$',
+    )
+    self.assertNotIn('bring back', said.getvalue())
     # The longest of several; one that ended early, or has not ended, is none.
     longer = os.path.join(root, _config(root, None, rounds=_SHORT + 1).name())
     shutil.copytree(source, longer)
@@ -141,7 +144,7 @@ class ExtensionTest(parameterized.TestCase):
     run_directory.write_json(os.path.join(longer, 'config.json'), content)
     run_directory.write_json(os.path.join(longer, 'summary.json'), {'rounds': _SHORT + 1})
     # Its ledger is sealed under other flags.
-    with mock.patch.object(ledger_seal, 'check_code', lambda *args, **more: None):
+    with mock.patch.object(ledger_seal, 'other_code_of', lambda run: ''):
       self.assertEqual(found(), longer)
       run_directory.write_json(os.path.join(longer, 'summary.json'), {'rounds': _SHORT})
       self.assertEqual(found(), source)

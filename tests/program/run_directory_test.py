@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import sys
 import threading
+from unittest import mock
 
+import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -71,6 +73,19 @@ class PathsTest(RunDirectoryTestCase):
     with open(self.run_.path, 'w', encoding='utf-8'):
       pass
     self.assertFalse(self.run_.exists)
+
+
+class ArraysTest(RunDirectoryTestCase):
+
+  def test_are_there_whole_or_not_at_all(self):
+    path = os.path.join(self.root, 'a.npz')
+    run_directory.write_arrays(path, x=np.arange(3))
+    with self.assertRaises(OSError):
+      with mock.patch.object(os, 'replace', side_effect=OSError(28, 'No space')):
+        run_directory.write_arrays(path, x=np.arange(4))
+    self.assertEqual(os.listdir(self.root), ['a.npz'])
+    with np.load(path) as found:
+      np.testing.assert_array_equal(found['x'], [0, 1, 2])
 
 
 class LocateTest(RunDirectoryTestCase):

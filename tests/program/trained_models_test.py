@@ -66,10 +66,11 @@ class TrainedModelsTest(absltest.TestCase):
   def test_a_damaged_file_is_named(self):
     path = model_files.weights(self.run_, model_files.FINAL)
     os.makedirs(os.path.dirname(path))
-    with open(path, 'wb') as file:
-      file.write(b'no archive')
-    with self.assertRaisesRegex(types.UsageError, 'final.npz cannot be read'):
-      trained_models.load(self.run_, model_files.FINAL)
+    for content in (b'no archive', b''):
+      with open(path, 'wb') as file:
+        file.write(content)
+      with self.assertRaisesRegex(types.UsageError, 'final.npz cannot be read'):
+        trained_models.load(self.run_, model_files.FINAL)
 
 
 if __name__ == '__main__':

@@ -34,11 +34,10 @@ FedEFC (Yu, Ahn & Kang, 2025) and FedBeat (Wang et al., 2024), whose clients tra
 confusions together, or a model that judges for another, as FedFixer's (Ji et al., AAAI 2024). Of
 FedDS, FedLN, FNRE, CLC, FedEFC, FedBeat and FedFixer the abstracts alone were read. Logit
 adjustment is Menon et al.'s (ICLR 2021), by client as in FedLC (Zhang et al., ICML 2022); the
-anchor below is Patrini et al.'s (CVPR 2017) assumption about
-the surest examples. The prior over rates, where it is learned, is the nonparametric one of Kiefer
-and Wolfowitz (1956). Eight queries of a search engine found no other method that infers clients'
-noise rates and lets nothing of them leave a client but into sums; "of this package's own" says no
-more than that.
+anchor below is Patrini et al.'s (CVPR 2017) assumption about the surest examples. The prior over
+rates, where it is learned, is the nonparametric one of Kiefer and Wolfowitz (1956). Eight queries
+of a search engine found no other method that infers clients' noise rates and lets nothing of them
+leave a client but into sums; "of this package's own" says no more than that.
 
 Off until a measurement earns them their place (benchmarks/NOTES.md has the first):
 - `learned_prior`: a follows the sum of post, 2 % of it uniform.
@@ -52,7 +51,8 @@ Off until a measurement earns them their place (benchmarks/NOTES.md has the firs
   cross-entropy of Zhang & Sabuncu (NeurIPS 2018), `sum_k q_i(k) (1 - p_k^s) / s` with s = loss_q
   and p of the adjusted logits, while `CE(q, softmax(u + log K pi))` trains u, a dense layer on
   the network's features without a gradient to them; r_i and H are of u. The network is what is
-  evaluated; while labels are not filtered it is GCE's with adjusted logits.
+  evaluated; while labels are not filtered it is GCE's with adjusted logits. The training loss that
+  is told is the sum of both.
 - `held_out`: this share of each client's examples, drawn once, is never trained on, and H counts
   nothing else: a model agrees with labels that it has learned by heart, whatever they are worth.
 - `max_sharpness` above 1, with `held_out`: noise that is the same at all clients is explained by a
@@ -319,6 +319,7 @@ def client(
     if not p.loss_q:
       return losses.soft_cross_entropy(logits + adjustment, q, form)
     used, teacher = logits
+    # sum_k q_i(k) (1 - p_k^s) / s, and CE(q, softmax(u + log K pi)).
     bounded = losses.soft_generalised_cross_entropy(used + adjustment, q, q=p.loss_q, form=form)
     return bounded + losses.soft_cross_entropy(teacher + adjustment, q, form)
 

@@ -68,7 +68,9 @@ class Evaluation(NamedTuple):
     confusion = self.confusion
     found |= {
         'accuracy': float(np.trace(confusion) / confusion.sum()),
-        'calibration_error': quality.calibration(self.probabilities, self.labels).error,
+        'calibration_error': _numbers([
+            quality.calibration(self.probabilities, self.labels).error
+        ])[0],
         'accuracy_by_class': dict(zip(
             self.class_names, _numbers(quality.class_accuracy(confusion)), strict=True
         )),
@@ -92,7 +94,7 @@ class Evaluation(NamedTuple):
         ('mean_client_accuracy', 'mean accuracy of the clients'),
         ('worst_tenth_client_accuracy', 'of their worst tenth'),
     ):
-      if name in numbers:
+      if numbers.get(name) is not None:
         lines.append(f'  {title:30} {numbers[name]:.4f}')
     for name, accuracy in numbers.get('accuracy_by_class', {}).items():
       lines.append(f'  {name:30} {"not tried" if accuracy is None else f"{accuracy:.4f}"}')

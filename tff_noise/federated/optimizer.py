@@ -54,20 +54,6 @@ class ServerOptimizer(NamedTuple):
   counts_examples: bool = False
 
 
-def examples_of_all(task: Any) -> np.ndarray:
-  """Returns int64 `[C]`, how many examples each client has, for optimizers that have to know.
-
-  Raises:
-    ValueError: If the `task.Task` does not say.
-  """
-  if not len(task.client_sizes):
-    raise ValueError(
-        'This optimizer needs the number of examples of every client: build it from a task with '
-        'client_sizes.'
-    )
-  return task.client_sizes
-
-
 def _moved_by_update(inputs: ServerInputs) -> tff.learning.models.ModelWeights:
   return tf.nest.map_structure(tf.subtract, inputs.weights, inputs.update)
 

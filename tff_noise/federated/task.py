@@ -95,6 +95,19 @@ class Task(NamedTuple):
       )
     return task._replace(optimizer=self.optimizer.rebuild(task))
 
+  def known_sizes(self) -> np.ndarray:
+    """Returns `client_sizes`, for optimizers that have to know.
+
+    Raises:
+      ValueError: If they are not given.
+    """
+    if not len(self.client_sizes):
+      raise ValueError(
+          'This optimizer needs the number of examples of every client: build it from a task with '
+          'client_sizes.'
+      )
+    return self.client_sizes
+
   @property
   def num_clients(self) -> int:
     """C."""

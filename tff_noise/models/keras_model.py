@@ -221,10 +221,7 @@ def with_variables(model: KerasModel, initial: Mapping[str, np.ndarray]) -> Kera
   beside = tf.keras.Model(
       network.inputs, [logits, Beside(values, name=VARIABLES)(features)]
   )
-  # The network's own initialisers, which `build_zeros` took away, are in its config.
-  config = _with_layers_of(beside.get_config(), model.config)
-  described = from_keras(beside, combination=model.combination)
-  return described._replace(config=config, data_type=model.data_type)
+  return _extended(model, beside)
 
 
 def with_probe(model: KerasModel) -> KerasModel:
@@ -241,9 +238,7 @@ def with_probe(model: KerasModel) -> KerasModel:
   # One layer, after all others: initial weights are drawn by a layer's place among them.
   probe = Probe(model.num_classes, kernel_initializer='zeros', dtype='float32', name=PROBE)
   probed = tf.keras.Model(network.inputs, [logits, features, probe(features), features])
-  config = _with_layers_of(probed.get_config(), model.config)
-  described = from_keras(probed, combination=model.combination)
-  return described._replace(config=config, data_type=model.data_type)
+  return _extended(model, probed)
 
 
 @tf.keras.saving.register_keras_serializable(package='tff_noise')
@@ -252,6 +247,14 @@ class Probe(tf.keras.layers.Dense):
 
   def call(self, inputs):
     return super().call(tf.stop_gradient(inputs))
+
+
+def _extended(model, network):
+  """Describes `network`, `build_zeros` of the model with something beside it."""
+  # The model's own initialisers, which `build_zeros` took away, are in its config.
+  config = _with_layers_of(network.get_config(), model.config)
+  described = from_keras(network, combination=model.combination)
+  return described._replace(config=config, data_type=model.data_type)
 
 
 def _with_layers_of(config, original):

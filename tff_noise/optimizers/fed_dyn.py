@@ -66,7 +66,7 @@ def build(task: task_lib.Task, params: parameters.FedDynParams) -> optimizer.Fed
   def initialize():
     return collections.OrderedDict(
         h=[tf.zeros(t.shape, t.dtype) for t in trainable_types],
-        population=tf.constant(float(optimizer.examples_of_all(task).sum())),  # n
+        population=tf.constant(float(task.known_sizes().sum())),  # n
     )
 
   def step(state, inputs):

@@ -31,7 +31,7 @@ _NORMALIZER = 'normalizer'
 def _largest_normalizer(task: task_lib.Task) -> float:
   """Returns `max_k n_k a_k`, a public number: both factors grow with n_k."""
   training = task.training
-  largest = max(1, int(optimizer.examples_of_all(task).max()))
+  largest = max(1, int(task.known_sizes().max()))
   steps = training.epochs * -(-largest // training.batch_size)
   return largest * momentum.accumulated(float(steps), training.momentum)
 

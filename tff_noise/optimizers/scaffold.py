@@ -73,7 +73,7 @@ def build(task: task_lib.Task, params: parameters.ScaffoldParams) -> optimizer.F
     return collections.OrderedDict(
         average=average.initialize(),
         variate=[tf.zeros(t.shape, t.dtype) for t in trainable_types],
-        population=tf.constant(float(optimizer.examples_of_all(task).sum())),  # n
+        population=tf.constant(float(task.known_sizes().sum())),  # n
     )
 
   def step(state, inputs):

@@ -12,7 +12,6 @@ longer run and the key of both: together they are counted as one run.
 
 import glob
 import os
-import re
 import sys
 from collections.abc import Mapping
 
@@ -49,11 +48,11 @@ def find(
     except types.UsageError:
       continue  # Another run: of other flags, mostly.
     try:
-      ledger_seal.check_code(source, other_code=False)
-      inputs.check(source, made_from)
+      different = ledger_seal.other_code_of(source) or inputs.difference(source, made_from)
     except types.UsageError as error:
-      # Without what could be done: nothing has to be.
-      changed = re.split(': use the same|; ', str(error))[0]
+      different = str(error)  # It is damaged.
+    if different:
+      changed = different
       continue
     rounds = _flags(source)['rounds']
     if run_directory.read_json(source.file('summary.json')).get('rounds') == rounds:
@@ -74,7 +73,10 @@ def check(config: run_config.RunConfig, source: run_directory.RunDirectory) -> N
     types.UsageError: If it cannot.
   """
   _check_flags(config, source)
-  ledger_seal.check_code(source, other_code=False, otherwise='use the same code, or leave it out')
+  ledger_seal.check_code(source, other_code=False, otherwise=_OR_NOT)
+
+
+_OR_NOT = 'use the same code, or leave --extend out'
 
 
 def _check_flags(config, source):

@@ -106,6 +106,11 @@ def check(run: run_directory.RunDirectory, now: Mapping[str, str], otherwise: st
   _require_same(run, _recorded_by(run, now), now, otherwise)
 
 
+def difference(run: run_directory.RunDirectory, now: Mapping[str, str]) -> str:
+  """Returns a sentence on which inputs, see `check`, a run has others of; '' for none."""
+  return _difference(run, _recorded_by(run, now), now)
+
+
 def check_data(run: run_directory.RunDirectory, dataset: types.Dataset) -> None:
   """As `check`, of the data alone."""
   now = of_data(dataset)
@@ -129,15 +134,16 @@ def _recorded_by(run, now):
 
 
 def _require_same(run, then, now, otherwise):
+  if found := _difference(run, then, now):
+    raise types.UsageError(f'{found}: bring back what it was made from{otherwise}')
+
+
+def _difference(run, then, now):
   kept = {'class names', 'client names', *(f'--{name}' for name in _OF_SCENE)}.difference(
       then.keys() & now.keys()
   )
   changed = [n for n in {**then, **now} if then.get(n) != now.get(n) and n not in kept]
-  if changed:
-    raise types.UsageError(
-        f'run {run.name} was made from other {", ".join(changed)}: bring back what it was made '
-        f'from{otherwise}'
-    )
+  return f'run {run.name} was made from other {", ".join(changed)}' if changed else ''
 
 
 def _of_texts(texts):

@@ -57,6 +57,22 @@ def check_code(
   """Raises `UsageError` if other code made the run so far, and that is not allowed.
 
   It would release other values in place of those that were released since the last checkpoint.
+
+  Args:
+    run: The run.
+    other_code: Whether that is allowed.
+    otherwise: What can be done.
+  """
+  found = other_code_of(run)
+  if found and not other_code:
+    raise types.UsageError(f'{found}: {otherwise}')
+
+
+def other_code_of(run: run_directory.RunDirectory) -> str:
+  """Returns a sentence on the code that made a run so far; '' if it is this.
+
+  Raises:
+    types.UsageError: If that cannot be read.
   """
   seal = of_run(run)
   lines = []
@@ -64,10 +80,9 @@ def check_code(
     declared = run_directory.read_json(run.file('uplink.json'))
     lines = ledger.read_lines(run.file('ledger.jsonl'), declared, seal)
   then, now = ledger.last_code(lines, seal), code_version.digest()
-  if then != now and not other_code:
-    files = code_version.differences(run, then)
-    more = f' and {len(files) - 3} more' if len(files) > 3 else ''
-    where = f' (other: {", ".join(files[:3])}{more})' if files else ''
-    raise types.UsageError(
-        f'run {run.name} was made by code {then or "unknown"}, this is {now}{where}: {otherwise}'
-    )
+  if then == now:
+    return ''
+  files = code_version.differences(run, then)
+  more = f' and {len(files) - 3} more' if len(files) > 3 else ''
+  where = f' (other: {", ".join(files[:3])}{more})' if files else ''
+  return f'run {run.name} was made by code {then or "unknown"}, this is {now}{where}'
