@@ -175,7 +175,7 @@ class ServerTest(parameterized.TestCase):
     # predictions, which tell of the noise, may be wrong too.
     for right, noise, better in (
         (0.89, 0.1, False), (0.91, 0.1, True), (0.79, 0.4, False), (0.81, 0.4, True),
-        (0.9, 0.59, True), (0.9, 0.61, False),
+        (0.9, 0.74, True), (0.9, 0.76, False),
     ):
       self.assertEqual(judged(right, noise), better, (right, noise))
     self.assertFalse(fedtally.is_better_than_labels(np.zeros(2), np.zeros(2), 0.4, 10))

@@ -63,7 +63,7 @@ Off until a measurement earns them their place (benchmarks/NOTES.md has the firs
   `A = T (1 - anchor) + (1 - T) anchor / (K - 1)` of examples if it is right in T of them and errs
   without regard to the label, and `T >= 1 - anchor` has to hold. A model that errs in its surest
   predictions too makes labels look worse than they are: then agreement falls from the surest to
-  the others, so `T >= 0.8` has to hold as well; or it is low everywhere, so `anchor <= 0.6`.
+  the others, so `T >= 0.8` has to hold as well; or it is low everywhere, so `anchor <= 0.75`.
 
 What it cannot see: more than half of a class labelled as one other class, which looks as if the
 names were swapped; noise that all clients share in all images of a kind; a client that lies in its
@@ -117,7 +117,7 @@ _TABLE_SHRINKAGE = 5.0
 _SMALLEST_WEIGHT = 0.02
 _EM_STEPS, _EM_SHRINKAGE = 3, 10.0
 _SHARPNESS_STEP, _SHARPNESS_FROM = 0.3, 0.2
-_LEAST_RIGHT, _MOST_NOISE = 0.8, 0.6
+_LEAST_RIGHT, _MOST_NOISE = 0.8, 0.75
 _TINY = 1e-12
 
 
@@ -406,7 +406,7 @@ def is_better_than_labels(
 
   `A = T (1 - noise) + (1 - T) noise / (K - 1)` is solved for T, which has to be .8 at least: a
   smaller one says that agreement falls from the surest predictions to the others, so that the
-  surest, by which noise is told, may err too. So they may where noise is above .6.
+  surest, by which noise is told, may err too. So they may where noise is above .75.
 
   Args:
     sure: float64 `[B]`, see `anchor`.
