@@ -7,6 +7,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from tff_noise.privacy import accountant
+from tff_noise.privacy import exposure
 from tff_noise.privacy import protection
 from tff_noise.privacy import several_runs
 
@@ -114,6 +115,14 @@ class ReportsTest(parameterized.TestCase):
   def test_other_code_may_flip_otherwise(self, one, other, expected):
     runs = _run({_REPORTS: 30}, 0, codes=one), _run({_REPORTS: 30}, 0, codes=other)
     self.assertAlmostEqual(_epsilon(_LABEL, *runs), expected)
+
+  @parameterized.parameters(1, 2, 3)
+  def test_one_run_alone_costs_what_is_said_of_it(self, codes):
+    run = _run({_REPORTS: 30}, 0, codes=[str(i) for i in range(codes)])
+    alone = protection.total(run.times, _LABEL, _DELTA, codes)
+    self.assertAlmostEqual(alone.epsilon, 0.81 * codes, places=12)
+    self.assertEqual(_of(_LABEL, run).total(_DELTA).cost, alone)
+    self.assertEqual(exposure.of_run(run.times, _LABEL, codes).total(_DELTA).cost, alone)
 
   def test_reports_of_another_mechanism_add_up(self):
     runs = _run({_REPORTS: 30}, 0), _run({protection.LabelReports(10, '2'): 30}, 0)

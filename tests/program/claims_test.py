@@ -18,6 +18,7 @@ from tff_noise.audit import reports
 from tff_noise.federated import aggregation
 from tff_noise.federated import computation
 from tff_noise.federated import label_histogram
+from tff_noise.federated import optimizer
 from tff_noise.federated import processes
 from tff_noise.federated import task as task_lib
 from tff_noise.privacy import protection
@@ -121,12 +122,19 @@ class ClaimsTest(parameterized.TestCase):
 
       __hash__ = computation.uplink.UplinkField.__hash__
 
+    class Awake(optimizer.FederatedOptimizer):
+
+      @property
+      def evaluated(self):
+        return None
+
     fields = (Field(*made.fields[0]), *made.fields[1:])
     for what, forged in (
         ('Quiet', algorithm._replace(computations=(Quiet(*made),))),
         ('Hidden', Hidden(*algorithm)),
         ('OrderedDict', algorithm._replace(times=collections.OrderedDict())),
         ('Field', _with(algorithm, fields=fields)),
+        ('Awake', _with(algorithm, optimizer=Awake(*made.optimizer))),
     ):
       self._assert_refused(forged, task, f'{what} stands where .* itself and nothing derived')
     self._assert_refused(

@@ -79,7 +79,7 @@ def findings(
     return []  # That it is broken is a finding of its own.
   if len(run.uplink or []) != len(algorithm.fields):
     return []  # So is that this code sends other values.
-  entries = [line.content for line in lines if isinstance(line.content, ledger.Entry)]
+  entries = ledger.entries(lines)
   same_code = ledger.codes(lines, seal) == {code_version.digest()}
   replayed = replay.run(algorithm, task, federation, run.uplink, seal)
   states, damaged = [], []

@@ -90,8 +90,9 @@ def audit(
     content, files = checked.content(run, seal), export.files((), ())
     return finding.Audit(title, findings, tuple(evidence), content, files)
   units = summary.units(runs.read_scene(run))
-  privacy = costs_lib.to_json(checked.entries, declared, delta, units)
-  exposed = _exposed(checked.entries, declared, delta)
+  codes = len(ledger.codes(checked.lines, seal))
+  privacy = costs_lib.to_json(checked.entries, declared, delta, units, codes)
+  exposed = _exposed(checked.entries, declared, delta, codes)
   curves = export.curves(exposed, delta)
   evidence += [
       sections.Built(
@@ -136,7 +137,7 @@ class Checked(NamedTuple):
   @property
   def entries(self) -> list[ledger.Entry]:
     """Its entries."""
-    return [line.content for line in self.lines if isinstance(line.content, ledger.Entry)]
+    return ledger.entries(self.lines)
 
   def content(self, run: runs.Run, seal: ledger.Seal) -> dict[str, Any]:
     """Returns what an auditor follows its chain by, as JSON has it."""
@@ -163,25 +164,26 @@ def check_ledger(run: runs.Run, seal: ledger.Seal) -> Checked:
     broken = finding.failed(_CHAIN, without_name(error, run))
     return Checked((broken,), True, (), '')
   head = lines[-1].head if lines else ledger.genesis(run.uplink, seal)
-  entries = [line.content for line in lines if isinstance(line.content, ledger.Entry)]
+  entries = ledger.entries(lines)
+  codes = len(ledger.codes(lines, seal))
   units = summary.units(runs.read_scene(run))
   findings = (
       finding.passed(_CHAIN, f'{len(entries)} entries, the last with hash {head[:16]}...'),
       _rounds(run, entries),
       _alone(run, entries),
-      _totals(run, entries, run.uplink, units),
-      *_budget(run, entries, run.uplink),
+      _totals(run, entries, run.uplink, units, codes),
+      *_budget(run, entries, run.uplink, codes),
   )
   return Checked(findings, False, lines, head)
 
 
-def _exposed(entries, declared, delta):
+def _exposed(entries, declared, delta, codes):
   """What each unit is exposed to, with what the run is said to cost it."""
   times = costs_lib.times(entries, declared)
-  costs = costs_lib.totals(entries, declared, delta)
+  costs = costs_lib.totals(entries, declared, delta, codes)
   exposed = []
   for unit, cost in costs.items():
-    name, exposure = unit.value, exposure_lib.of_run(times, unit)
+    name, exposure = unit.value, exposure_lib.of_run(times, unit, codes)
     if protection.neighbours(times, unit) != 'replaced':
       name, cost = f'{name}, replaced', exposure.total(delta).cost
     exposed.append(export.Exposed(name, exposure, cost))
@@ -227,21 +229,23 @@ def _hides_one(field):
   return field['disclosure'] not in _SECURE or protection.is_poisson(protected)
 
 
-def _budget(run, entries, declared):
+def _budget(run, entries, declared, codes):
   """Nothing of a run without one; at the delta that a budget is for."""
   target = run.flags.get('target_client_epsilon')
   if target is None:
     return []
-  epsilon = costs_lib.totals(entries, declared)[protection.Unit.CLIENT].epsilon
+  costs = costs_lib.totals(entries, declared, codes=codes)
+  epsilon = costs[protection.Unit.CLIENT].epsilon
   found = finding.passed if epsilon <= target else finding.failed
   return [found(_BUDGET, f'epsilon {epsilon:.4g} of {target:g}')]
 
 
-def _totals(run, entries, declared, units):
+def _totals(run, entries, declared, units, codes):
   """Recomputed at the delta they were written with."""
   if run.privacy is None:
     return finding.no_evidence(_TOTALS, 'the run is not finished and has no privacy.json')
-  expected = json.loads(json.dumps(costs_lib.to_json(entries, declared, units=units)))
+  expected = costs_lib.to_json(entries, declared, units=units, codes=codes)
+  expected = json.loads(json.dumps(expected))
   for name in sorted(expected.keys() | run.privacy.keys()):
     if not _close(run.privacy.get(name), expected.get(name)):
       other = '' if _same_code(run) else '; other code wrote it, whose words may differ'

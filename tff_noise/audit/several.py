@@ -215,7 +215,8 @@ def _numbers(runs):
 def _alone(members, ledgers, delta):
   rows = []
   for i, (member, checked) in enumerate(zip(members, ledgers, strict=True), 1):
-    costs = costs_lib.totals(checked.entries, member.run.uplink, delta)
+    codes = len(ledger.codes(checked.lines, member.seal))
+    costs = costs_lib.totals(checked.entries, member.run.uplink, delta, codes)
     rows.append((
         str(i), str(len(member.run.rounds)), str(len(checked.entries)),
         *(_epsilon(cost) for cost in costs.values()),

@@ -118,15 +118,24 @@ def times(
 
 
 def totals(
-    entries: Sequence[ledger.Entry], declared: Sequence[Mapping[str, Any]], delta: float = DELTA
+    entries: Sequence[ledger.Entry],
+    declared: Sequence[Mapping[str, Any]],
+    delta: float = DELTA,
+    codes: int = 1,
 ) -> dict[protection_lib.Unit, protection_lib.Cost]:
   """Returns what the whole run costs, for each unit; units are never added.
+
+  Args:
+    entries: Of the ledger.
+    declared: The content of `uplink.json`.
+    delta: Of all Gaussian mechanisms together, in (0, 1).
+    codes: How many codes made the run, see `ledger.codes`.
 
   Raises:
     ledger.LedgerError: If the declaration does not say what protects its values.
   """
   made = times(entries, declared)
-  return {unit: protection_lib.total(made, unit, delta) for unit in protection_lib.Unit}
+  return {unit: protection_lib.total(made, unit, delta, codes) for unit in protection_lib.Unit}
 
 
 def statement(
@@ -180,6 +189,7 @@ def to_json(
     declared: Sequence[Mapping[str, Any]],
     delta: float = DELTA,
     units: Mapping[protection_lib.Unit, int] = {},
+    codes: int = 1,
 ) -> dict[str, Any]:
   """Returns the content of `privacy.json`; infinity is the text 'inf', as JSON has no other.
 
@@ -188,12 +198,13 @@ def to_json(
     declared: The content of `uplink.json`.
     delta: Of each Gaussian mechanism and of central bounds, in (0, 1).
     units: How many there are of each unit, where that is known.
+    codes: How many codes made the run, see `ledger.codes`.
 
   Raises:
     ledger.LedgerError: If the declaration does not say what protects its values.
   """
   found = releases(entries, declared, delta)
-  costs = totals(entries, declared, delta)
+  costs = totals(entries, declared, delta, codes)
   return {
       'releases': [
           {

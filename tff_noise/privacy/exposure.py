@@ -104,20 +104,21 @@ class Exposure(NamedTuple):
 
 
 def of_run(
-    times: Mapping[protection_lib.Protection, int], unit: protection_lib.Unit
+    times: Mapping[protection_lib.Protection, int], unit: protection_lib.Unit, codes: int = 1
 ) -> Exposure:
   """Returns what one run exposes a unit to.
 
   Args:
     times: In how many exchanges values were released under each protection.
     unit: The unit.
+    codes: How many codes made the run: each may have flipped labels otherwise.
   """
   made = tuple((protection_lib.for_unit(p, unit), n) for p, n in times.items() if n)
   unprotected = any(p is None for p, _ in made)
   return Exposure(
       unit,
       made,
-      dict.fromkeys(mechanisms(p for p, _ in made), 1),
+      dict.fromkeys(mechanisms(p for p, _ in made), codes),
       'values are released that nothing protects' if unprotected else '',
   )
 

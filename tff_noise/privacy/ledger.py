@@ -148,8 +148,7 @@ def read(
 ) -> tuple[list[Entry], str]:
   """Returns the entries of a ledger and the hash of its last line; see `read_lines`."""
   lines = read_lines(path, declared, seal)
-  entries = [line.content for line in lines if isinstance(line.content, Entry)]
-  return entries, lines[-1].head if lines else genesis(declared, seal)
+  return entries(lines), lines[-1].head if lines else genesis(declared, seal)
 
 
 def read_lines(
@@ -233,6 +232,11 @@ def _is_entry(entry):
   )
 
 
+def entries(lines: Sequence[Line]) -> list[Entry]:
+  """Returns the exchanges among lines."""
+  return [line.content for line in lines if isinstance(line.content, Entry)]
+
+
 def codes(lines: Sequence[Line], seal: Seal) -> frozenset[str]:
   """Returns the digests of all codes that made the run."""
   changes = (line.content for line in lines)
@@ -306,7 +310,7 @@ class Ledger:
   @property
   def entries(self) -> tuple[Entry, ...]:
     """All entries up to the current position."""
-    return tuple(line.content for line in self._lines if isinstance(line.content, Entry))
+    return tuple(entries(self._lines))
 
   @property
   def position(self) -> Position:

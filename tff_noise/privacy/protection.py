@@ -240,15 +240,17 @@ def for_unit(protection: Protection, unit: Unit) -> Protection:
   return protection if covered else None
 
 
-def total(times: Mapping[Protection, int], unit: Unit, delta: float) -> Cost:
+def total(times: Mapping[Protection, int], unit: Unit, delta: float, codes: int = 1) -> Cost:
   """Returns what all releases together cost each unit, by basic composition of the mechanisms.
 
-  Reports of one mechanism are the same reports wherever they are used, and count once.
+  Reports of one mechanism are the same reports wherever they are used, and count once for each
+  code: other code may flip otherwise.
 
   Args:
     times: How often values were released under each protection.
     unit: What the epsilon is about.
     delta: Of all Gaussian mechanisms together, in (0, 1).
+    codes: How many codes made the releases.
   """
   made = [(for_unit(p, unit), n) for p, n in times.items() if n]
   # '0.81' and '0.810' are one mechanism, and so the same reports.
@@ -261,7 +263,11 @@ def total(times: Mapping[Protection, int], unit: Unit, delta: float) -> Cost:
   status = max((c.status for c in costs), key=list(Status).index, default=Status.PROVED)
   if status is Status.NONE:
     return _UNBOUNDED
-  return Cost(math.fsum(c.epsilon for c in costs), math.fsum(c.delta for c in costs), status)
+  epsilons = (
+      codes * c.epsilon if isinstance(p, LabelReports) else c.epsilon
+      for c, (p, _) in zip(costs, distinct.values(), strict=True)
+  )
+  return Cost(math.fsum(epsilons), math.fsum(c.delta for c in costs), status)
 
 
 class Description(NamedTuple):

@@ -10,6 +10,7 @@ from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.clients import program as program_lib
 from tff_noise.federated import computation as computation_lib
 from tff_noise.federated import label_histogram
+from tff_noise.federated import optimizer as optimizer_lib
 from tff_noise.federated import processes
 from tff_noise.federated import task as task_lib
 from tff_noise.privacy import protection
@@ -60,6 +61,8 @@ def _require_plain(name, algorithm):
     kinds += [(m, uplink.Message) for m in c.declared.messages]
     kinds += [(p.protection, protection.KINDS) for p in (*c.fields, *c.declared.messages)]
     kinds += [(c.process, processes.KINDS)]
+    if c.optimizer is not None:
+      kinds += [(c.optimizer, optimizer_lib.FederatedOptimizer)]
     if len(set(c.fields)) < len(c.fields):
       raise types.UsageError(f'--method={name}: {c.name!r} declares a value twice')
   for value, kind in kinds:

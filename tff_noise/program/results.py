@@ -47,10 +47,12 @@ def write(
   if algorithm.report.posterior:
     ground_truth.save_posteriors(directory.file('posteriors.npz'), algorithm, scene, state.own)
   declared = run_directory.read_json(directory.file('uplink.json'))
-  entries, _ = ledger.read(
-      directory.file('ledger.jsonl'), declared, ledger_seal.of_run(directory)
+  seal = ledger_seal.of_run(directory)
+  lines = ledger.read_lines(directory.file('ledger.jsonl'), declared, seal)
+  privacy = costs_lib.to_json(
+      ledger.entries(lines), declared, units=summary.units(scene),
+      codes=len(ledger.codes(lines, seal)),
   )
-  privacy = costs_lib.to_json(entries, declared, units=summary.units(scene))
   run_directory.write_json(directory.file('privacy.json'), privacy)
   found = {
       'method': config.method,
