@@ -159,10 +159,14 @@ class InputsTest(absltest.TestCase):
     folder.create_file('tries_of_inputs.py', content=(
         'try:\n  import helper_of_nobody\nexcept ImportError:\n  pass\nimport os, tensorflow\n'
     ))
+    folder.create_file('there_of_inputs/__init__.py', content='__path__.append("lib")')
+    folder.create_file('adds_of_inputs.py', content='import there_of_inputs.added\n')
     compiled = folder.create_file('compiled_of_inputs.pyc', content='of another time')
     with mock.patch.object(sys, 'path', [folder.full_path, *sys.path]):
       with self.assertRaisesRegex(types.UsageError, 'imports helper_of_nobody.deep, which is not'):
         own_code.sources_of('hides_of_inputs:METHOD')
+      with self.assertRaisesRegex(types.UsageError, 'imports there_of_inputs.added, which is not'):
+        own_code.sources_of('adds_of_inputs:METHOD')
       self.assertLen(own_code.sources_of('tries_of_inputs:METHOD'), 1)
       self.assertEqual(own_code.sources_of('compiled_of_inputs:METHOD'), [compiled.full_path])
       self.assertEqual(

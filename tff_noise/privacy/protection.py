@@ -318,9 +318,9 @@ def _accounting(protection):
     return (
         f'exact composition for Poisson samples: each of {protection.population} clients takes '
         f'part in a round with probability {protection.share:g} by itself, and neither who does '
-        'nor how many do is known (ledger.jsonl and metrics.csv have how many); adding or removing '
-        'one client. An example or a label is replaced, which is accounted for as replacing a '
-        'client'
+        'nor how many do is known (ledger.jsonl and metrics.csv have how many; with --seed cohorts '
+        'can be drawn again); adding or removing one client. An example or a label is replaced, '
+        'which is accounted for as replacing a client'
     )
   if protection.sampling == CYCLIC:
     composed = 'the rounds'
@@ -334,7 +334,8 @@ def _accounting(protection):
   if protection.population > protection.cohort:
     return (
         f'exact composition for a fixed cohort of {protection.cohort}, drawn uniformly without '
-        f'replacement from {protection.population} clients and kept secret; replacing one client'
+        f'replacement from {protection.population} clients and kept secret, as --seed, which they '
+        'follow from, has to be; replacing one client'
     )
   return 'composition without amplification by sampling; replacing one client'
 

@@ -25,8 +25,9 @@ def sources_of(place: str) -> Sequence[str]:
   """Returns the paths of the file that `place` is in and of what that imports, and so on.
 
   A text in it such as `package.module:function` counts as an import. Left out is what is installed,
-  and what the digest of this package is of. What is imported by a name that is worked out when code
-  runs is not found.
+  and what the digest of this package is of. Not found is what is imported by a name that is worked
+  out when code runs, and, where it is not there before, what is imported inside of `try` or as a
+  name out of a package that is.
 
   Args:
     place: `package.module:NAME`, see `params.named`.
@@ -64,12 +65,18 @@ def _is_installed(module, path):
 
 def _require_found(module, path):
   top = module.partition('.')[0]
+  if top in sys.stdlib_module_names or _is_installed(top, params.source_of(top)):
+    return  # Packages that are installed may make modules as they run.
   # Where `params.source_of` looks; packages without `__init__.py` have no source.
-  if top not in sys.stdlib_module_names and machinery.PathFinder.find_spec(top) is None:
-    raise types.UsageError(
-        f'{path} imports {module}, which is not found before it runs: put the folder that it is in '
-        'on the PYTHONPATH'
-    )
+  folders = None
+  for part in module.split('.'):
+    spec = machinery.PathFinder.find_spec(part, folders)
+    if spec is None:
+      raise types.UsageError(
+          f'{path} imports {module}, which is not found before it runs: put the folder that it is '
+          'in on the PYTHONPATH'
+      )
+    folders = list(spec.submodule_search_locations or ())
 
 
 def _imported(module: str, path: str) -> Iterator[str]:
