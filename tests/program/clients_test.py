@@ -315,6 +315,27 @@ class RefusalTest(parameterized.TestCase):
     self.assertEmpty(computed.calls)
 
 
+class CohortSecretTest(absltest.TestCase):
+
+  def test_cohorts_follow_from_their_secret_where_there_is_one(self):
+    train, _ = _train()
+    for sampling, draw in (
+        (protection.FIXED, lambda seed, r: policies.uniform(seed, r, np.arange(5), 2)),
+        (protection.POISSON, lambda seed, r: policies.poisson(seed, r, 5, 2)),
+    ):
+      drawn = {}
+      for secret in (None, 99):
+        task = _TASK._replace(sampling=sampling, cohort_secret=secret)
+        clients, _ = _clients(train, task=task)
+        drawn[secret] = []
+        for round_num in range(1, 20):
+          clients.begin_round(round_num, 'train')
+          cohort = clients.sample(train, _STATE).tolist()
+          self.assertEqual(cohort, draw(_SEED if secret is None else secret, round_num).tolist())
+          drawn[secret].append(cohort)
+      self.assertNotEqual(drawn[None], drawn[99])
+
+
 class PoissonTest(parameterized.TestCase):
   """Cohorts that are Poisson samples."""
 

@@ -109,6 +109,14 @@ class NoiseSecretTest(absltest.TestCase):
     noise_secret.write(run.path, key)
     self.assertEqual(noise_secret.system_key(config, run), key)
 
+  def test_cohorts_follow_from_it_and_not_from_the_seed(self):
+    self.assertIsNone(noise_secret.of_cohorts(None))
+    secrets = [noise_secret.of_cohorts(key) for key in (bytes(32), bytes(32), b'1' * 32)]
+    self.assertEqual(secrets[0], secrets[1])
+    self.assertNotEqual(secrets[0], secrets[2])
+    for secret in secrets:
+      self.assertBetween(secret, 0, 2**63 - 1)
+
   def test_the_key_is_its_owners_alone(self):
     path = os.path.join(self.create_tempdir().full_path, 'noise.key')
     key = os.urandom(32)

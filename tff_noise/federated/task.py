@@ -44,7 +44,9 @@ class Task(NamedTuple):
   Attributes:
     model: What is trained.
     training: How clients train.
-    seed: Of all randomness.
+    seed: Of all randomness, but for noise and cohorts where these have a secret of their own.
+    cohort_secret: In [0, 2**63), what cohorts are drawn by that a claim takes for secret; None for
+      the seed.
     aggregation: How what clients send is summed.
     optimizer: What the experiment says the algorithm runs on; None for what the algorithm says,
       mostly FedAvg.
@@ -67,6 +69,7 @@ class Task(NamedTuple):
   model: keras_model.KerasModel
   training: types.LocalTraining = types.LocalTraining()
   seed: int = 0
+  cohort_secret: int | None = None
   aggregation: aggregation_lib.Aggregation = aggregation_lib.weighted_mean()
   optimizer: optimizer_lib.FederatedOptimizer | None = None
   client_sizes: np.ndarray = np.zeros(0, np.int64)
@@ -79,6 +82,11 @@ class Task(NamedTuple):
   public: np.ndarray | None = None
   build_model: Callable[[str], keras_model.KerasModel] | None = None
   sampling: str = protection.FIXED
+
+  @property
+  def cohort_seed(self) -> int:
+    """What uniform draws of cohorts follow from."""
+    return self.seed if self.cohort_secret is None else self.cohort_secret
 
   def with_model(self, model: keras_model.KerasModel) -> Task:
     """Returns the task of training another model, on the same optimizer.

@@ -318,9 +318,9 @@ def _accounting(protection):
     return (
         f'exact composition for Poisson samples: each of {protection.population} clients takes '
         f'part in a round with probability {protection.share:g} by itself, and neither who does '
-        'nor how many do is known (ledger.jsonl and metrics.csv have how many; with --seed cohorts '
-        'can be drawn again); adding or removing one client. An example or a label is replaced, '
-        'which is accounted for as replacing a client'
+        'nor how many do is known (ledger.jsonl and metrics.csv have how many; with '
+        f'{_COHORTS[protection.noise_source]} cohorts can be drawn again); adding or removing one '
+        'client. An example or a label is replaced, which is accounted for as replacing a client'
     )
   if protection.sampling == CYCLIC:
     composed = 'the rounds'
@@ -334,8 +334,9 @@ def _accounting(protection):
   if protection.population > protection.cohort:
     return (
         f'exact composition for a fixed cohort of {protection.cohort}, drawn uniformly without '
-        f'replacement from {protection.population} clients and kept secret, as --seed, which they '
-        'follow from, has to be; replacing one client'
+        f'replacement from {protection.population} clients and kept secret, as '
+        f'{_COHORTS[protection.noise_source]}, which they follow from, has to be; replacing one '
+        'client'
     )
   return 'composition without amplification by sampling; replacing one client'
 
@@ -345,6 +346,8 @@ _NOISE = {
     DISCRETE_GAUSSIAN: 'discrete Gaussian noise in integers, an equal share added by each client,',
     TREE: 'Gaussian noise in floating point, added by the server,',
 }
+# What cohorts are drawn by.
+_COHORTS = {'seed': '--seed', 'system': 'noise.key'}
 _SOURCE = {
     'seed': 'drawn from the seed, with which it can be subtracted',
     'system': 'drawn from a key of the system, with which it can be subtracted',

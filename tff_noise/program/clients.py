@@ -231,7 +231,7 @@ class SimulatedClients:
     size = size or self._task.clients_per_round
     if chooses:
       return optimizer.sampler.choose(self.view, state, may, size)
-    return policies.uniform(self._task.seed, self._round_num, may, size)
+    return policies.uniform(self._task.cohort_seed, self._round_num, may, size)
 
   def _poisson_sample(self, computation, among, size):
     optimizer = computation.optimizer
@@ -242,7 +242,8 @@ class SimulatedClients:
           'not drawn from everybody alike: use --client_sampling=fixed, or another method'
       )
     return policies.poisson(
-        self._task.seed, self._round_num, self._task.num_clients, self._task.clients_per_round
+        self._task.cohort_seed, self._round_num, self._task.num_clients,
+        self._task.clients_per_round,
     )
 
   def train(

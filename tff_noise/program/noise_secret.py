@@ -1,4 +1,4 @@
-"""The secret that a run's noise on updates is drawn from."""
+"""The secret that a run's noise on updates, and its cohorts with it, are drawn from."""
 
 import hashlib
 import os
@@ -31,6 +31,17 @@ def system_key(
   if config.noise_source != 'system' or not config.client_dp_noise:
     return None
   return run_directory.read_secret(run.file(_KEY)) if run and run.exists else os.urandom(32)
+
+
+def of_cohorts(system: bytes | None) -> int | None:
+  """Returns what cohorts are drawn by beside noise of `system_key`; None for the seed.
+
+  A seed can be tried, for the first model follows from it, and so would cohorts be known that a
+  claim takes for secret.
+  """
+  if system is None:
+    return None
+  return int.from_bytes(noise_key.derive(system, 'cohorts')[:8], 'little') >> 1
 
 
 def write(folder: str, key: bytes | None) -> None:

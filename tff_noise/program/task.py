@@ -194,6 +194,7 @@ def build(
       availability=config.availability(len(federation.clients)),
       client_sizes=federation.sizes,
       seed=config.seed,
+      cohort_secret=noise_secret.of_cohorts(system_key),
       validation=validation,
       public=dataset.public,
       build_model=build_model,
