@@ -45,8 +45,6 @@ class Task(NamedTuple):
     model: What is trained.
     training: How clients train.
     seed: Of all randomness, but for noise and cohorts where these have a secret of their own.
-    cohort_secret: In [0, 2**63), what cohorts are drawn by that a claim takes for secret; None for
-      the seed.
     aggregation: How what clients send is summed.
     optimizer: What the experiment says the algorithm runs on; None for what the algorithm says,
       mostly FedAvg.
@@ -64,12 +62,13 @@ class Task(NamedTuple):
       `UsageError` if there is none. None where no other is at hand.
     sampling: How cohorts come about: of `clients_per_round`, `protection.FIXED`, of so many on
       average, `protection.POISSON`, or in turns, `protection.CYCLIC`.
+    cohort_secret: In [0, 2**63), what cohorts are drawn by that a claim takes for secret; None for
+      the seed.
   """
 
   model: keras_model.KerasModel
   training: types.LocalTraining = types.LocalTraining()
   seed: int = 0
-  cohort_secret: int | None = None
   aggregation: aggregation_lib.Aggregation = aggregation_lib.weighted_mean()
   optimizer: optimizer_lib.FederatedOptimizer | None = None
   client_sizes: np.ndarray = np.zeros(0, np.int64)
@@ -82,6 +81,7 @@ class Task(NamedTuple):
   public: np.ndarray | None = None
   build_model: Callable[[str], keras_model.KerasModel] | None = None
   sampling: str = protection.FIXED
+  cohort_secret: int | None = None
 
   @property
   def cohort_seed(self) -> int:
