@@ -206,6 +206,10 @@ class RunTest(absltest.TestCase):
   def test_a_run_is_begun_anew_where_that_is_asked_for(self):
     self._finished()
     before = _read(self._path('a', 'ledger.key'))
+    metrics = _read(self._path('a', 'metrics.csv'))
+    # What is wrong is told before anything is removed.
+    self.assertIn('nothing_here', self._refused('--overwrite', '--metrics_hook=nothing_here:f'))
+    self.assertEqual(_read(self._path('a', 'metrics.csv')), metrics)
     out = self._train('--run_name=a', '--learning_rate=0.2', '--rounds=1', '--overwrite')
     self.assertNotIn('is complete', out)
     self.assertNotEqual(_read(self._path('a', 'ledger.key')), before)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from importlib import metadata
 
 from tff_noise import child
+from tff_noise import params
 from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.data import client_data
@@ -77,6 +78,8 @@ def run(
           '--early_stopping needs a validation set: give --validation_fraction or --validation_dir'
       )
     weights = initial_weights(config, prepared)
+    if config.metrics_hook:
+      params.named(config.metrics_hook, 'metrics_hook')  # Before a run is replaced or begun.
     noise = noise_secret.name(config, dataset, prepared.federation, system_key)
     made_from = inputs.recorded(config, dataset) if made_from is None else made_from
     write = functools.partial(
