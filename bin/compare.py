@@ -29,7 +29,7 @@ _HELP = 'Every other flag is one of bin/train, such as --rounds=50, and holds fo
 for _define, _name, _default, _text in (
     (flags.DEFINE_string, 'grid', None,
      'A grid file, such as configs/grids/feddpcont_table2.yaml.'),
-    (flags.DEFINE_string, 'scale', 'reduced', 'Which scale of the grid file: full or reduced.'),
+    (flags.DEFINE_string, 'scale', 'reduced', 'Which of the scales that the grid file names.'),
     (flags.DEFINE_list, 'methods', ['fedavg', 'feddpcont'],
      'Without a grid file: methods, each NAME or NAME:flag=value:flag=value.'),
     (flags.DEFINE_multi_string, 'vary', [],

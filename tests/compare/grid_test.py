@@ -183,10 +183,15 @@ class MistakeTest(GridTestCase):
     self.content['methods'][0]['flags'][name] = 'x'
     self.assert_refused(f'--{name} cannot be set in a grid')
 
-  @parameterized.parameters(*_CONTENT)
+  @parameterized.parameters(*sorted(set(_CONTENT) - {'source', 'published'}))
   def test_missing_key(self, key):
     del self.content[key]
     self.assert_refused(f'no {key}')
+
+  def test_a_grid_of_ones_own_has_nothing_published(self):
+    del self.content['source'], self.content['published']
+    grid = self.load()
+    self.assertEqual((grid.source, grid.published), ('', {}))
 
   def test_unknown_key(self):
     self.content['methodes'] = []

@@ -23,6 +23,8 @@ from tff_noise.program import run_config
 # Shown besides the grid's own.
 _ALWAYS = ('best_test_accuracy', 'last10_test_accuracy')
 _KEYS = ('title', 'source', 'metric', 'baseline', 'scales', 'settings', 'methods', 'published')
+# Of a paper's table.
+_PUBLISHED = {'source': '', 'published': {}}
 _SCALE_KEYS = ('seeds', 'flags', 'methods')
 # What the grid itself decides, or what would put two cells under one name.
 _RESERVED = (
@@ -231,6 +233,7 @@ def _from_content(content, scale, seeds, extra, root_dir):
   _require(isinstance(content, dict), 'expected keys ' + ', '.join(_KEYS))
   unknown = sorted(set(content) - set(_KEYS))
   _require(not unknown, f'unknown key {", ".join(map(str, unknown))}; known: {", ".join(_KEYS)}')
+  content = _PUBLISHED | content
   missing = [key for key in _KEYS if key not in content]
   _require(not missing, f'no {", ".join(missing)}')
   compared = _metrics(content['metric'])
