@@ -175,14 +175,24 @@ def source_of(place: str) -> str:
 
   Nothing is imported, not even a package that the module is in: it may load TensorFlow.
   """
+  spec = _spec_of(place.partition(':')[0])
+  return spec.origin or '' if spec else ''
+
+
+def is_there(module: str) -> bool:
+  """Returns whether a module is found, as `source_of` looks; packages may be without a source."""
+  return _spec_of(module) is not None
+
+
+def _spec_of(module):
   _look_here()
   spec, folders = None, None
-  for part in place.partition(':')[0].split('.'):
+  for part in module.split('.'):
     spec = machinery.PathFinder.find_spec(part, folders)
     if spec is None:
-      return ''
+      return None
     folders = list(spec.submodule_search_locations or ())
-  return spec.origin or ''
+  return spec
 
 
 def _look_here():

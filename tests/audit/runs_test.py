@@ -180,6 +180,22 @@ class RunsTest(parameterized.TestCase):
     self.assertEqual(audit.content['entries'][_ROUNDS + 1], {'code': 'fff'})
     self.assertIn('other code made the run from entry 6 on: fff', audit.text())
 
+  def test_reports_count_once_for_each_code(self):
+    declared = [_DECLARED[0]]
+    self._dump('uplink.json', declared)
+    os.remove(self._file('ledger.jsonl'))
+    for i, code in ((1, None), (2, 'fff')):
+      book = ledger.Ledger(('labels',), declared, self._file('ledger.jsonl'), self.seal, code)
+      for round_num in range(1, i + 1):
+        book.record(round_num, 'train', ['labels'], np.arange(20))
+    for codes, verdict in ((1, _FAILED), (2, _PASSED)):
+      self._dump('privacy.json', costs_lib.to_json(book.entries, declared, codes=codes))
+      audit = self._audit()
+      [found] = [f for f in audit.findings if 'privacy.json' in f.name]
+      self.assertIs(found.verdict, verdict)
+    label = audit.content['privacy']['totals'][0]
+    self.assertAlmostEqual(label['epsilon'], 1.62, places=2)
+
   def test_without_its_key_no_run_is_audited(self):
     os.remove(self._file('ledger.key'))
     with self.assertRaisesRegex(types.UsageError, 'ledger.key cannot be read'):

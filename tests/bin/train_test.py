@@ -196,6 +196,21 @@ class RunTest(absltest.TestCase):
       self.assertRegex(self._refused(), 'made by code .*, this is abc123: use ')
       self.assertIn('is complete', self._train('--run_name=a', '--resume_other_code'))
 
+  def test_what_other_code_reports_again_counts_again(self):
+    arguments = '--training_labels=private', '--learning_rate=0.5', '--run_name=p'
+    self._train(*arguments)
+    costs = [self._label_epsilon('p')]
+    os.remove(self._path('p', 'summary.json'))
+    os.remove(self._path('p', 'state', 'round_6.npz'))
+    with mock.patch.object(code_version, 'digest', lambda: 'abc123'):
+      self._train(*arguments, '--resume_other_code')
+    costs.append(self._label_epsilon('p'))
+    np.testing.assert_allclose(costs, (0.81, 1.62), rtol=1e-3)
+
+  def _label_epsilon(self, name):
+    with open(self._path(name, 'privacy.json'), encoding='utf-8') as file:
+      return json.load(file)['totals'][0]['epsilon']
+
   def test_a_finished_run_of_other_data_is_not_shown_as_that_of_these(self):
     self._finished()
     other = sources.load(sources.DataSpec('digits'))

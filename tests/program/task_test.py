@@ -27,7 +27,7 @@ def _prepared(*arguments):
   )
   dataset = data.load_dataset(config)
   scene = data.load_scene(config, dataset, None)
-  return dataset, lambda: task.prepare(config, dataset, scene)
+  return dataset, lambda *key: task.prepare(config, dataset, scene, *key)
 
 
 # ClipFL, which does not say that it shows clients' models.
@@ -122,6 +122,14 @@ def returns_nothing(*args, **_):
 
 
 class TaskTest(federated_test_case.FederatedTestCase):
+
+  def test_cohorts_follow_from_the_key_of_noise_or_from_the_seed(self):
+    _, prepare = _prepared('--client_dp_noise=1', '--noise_source=system', '--seed=3')
+    drawn = {prepare(key).task.cohort_seed for key in (bytes(32), bytes(32), b'1' * 32)}
+    self.assertLen(drawn, 2)
+    self.assertNotIn(3, drawn)
+    _, prepare = _prepared('--client_dp_noise=1', '--seed=3')
+    self.assertEqual(prepare().task.cohort_seed, 3)
 
   def test_builds_models_of_other_architectures_for_the_same_images(self):
     dataset, prepare = _prepared('--public_dataset=digits', '--public_examples=7')

@@ -55,7 +55,10 @@ class Release(NamedTuple):
 
 
 def releases(
-    entries: Sequence[ledger.Entry], declared: Sequence[Mapping[str, Any]], delta: float = DELTA
+    entries: Sequence[ledger.Entry],
+    declared: Sequence[Mapping[str, Any]],
+    delta: float = DELTA,
+    codes: int = 1,
 ) -> list[Release]:
   """Returns what was released, in the order of the declaration.
 
@@ -63,6 +66,7 @@ def releases(
     entries: Of the ledger.
     declared: The content of `uplink.json`.
     delta: Of each Gaussian mechanism and of central bounds, in (0, 1).
+    codes: How many codes made the run, see `ledger.codes`.
 
   Raises:
     ledger.LedgerError: If the declaration does not say what protects its values.
@@ -74,8 +78,8 @@ def releases(
       shield = protection_lib.with_clients(shield, min(entry.clients for entry in made))
       shield = protection_lib.in_rounds(shield, [entry.round_num for entry in made])
       unit = protection_lib.own_unit(shield)
-      cost = protection_lib.cost(shield, len(made), unit, delta)
-      central = _central(shield, made, delta)
+      cost = protection_lib.cost(shield, len(made), unit, delta, codes)
+      central = _central(shield, made, delta, codes)
       found.append(Release(field, shield, len(made), unit, cost, central))
   return found
 
@@ -89,11 +93,12 @@ def _protections(declared):
     ) from error
 
 
-def _central(shield, made, delta):
+def _central(shield, made, delta, codes):
   if not isinstance(shield, protection_lib.LabelReports) or not shield.num_labels:
     return None
-  # The difference of the sums of two cohorts shows the reports of those that are in one alone.
-  if len({entry.cohort for entry in made}) > 1:
+  # The difference of the sums of two cohorts shows the reports of those that are in one alone, and
+  # two sums of one cohort, flipped by two codes, are no memoised one.
+  if len({entry.cohort for entry in made}) > 1 or codes > 1:
     return None
   return amplification.central_epsilon(shield.mechanism, shield.num_labels, delta)
 
@@ -203,7 +208,7 @@ def to_json(
   Raises:
     ledger.LedgerError: If the declaration does not say what protects its values.
   """
-  found = releases(entries, declared, delta)
+  found = releases(entries, declared, delta, codes)
   costs = totals(entries, declared, delta, codes)
   return {
       'releases': [

@@ -185,7 +185,9 @@ def full_rounds(shield: NoisySum, times: int) -> int:
   return int(cyclic.participations(shield.population, shield.cohort, times).max())
 
 
-def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
+def cost(
+    protection: Protection, times: int, unit: Unit, delta: float, codes: int = 1
+) -> Cost:
   """Returns what `times` releases cost each unit.
 
   Args:
@@ -194,6 +196,7 @@ def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
       rounds, once in each.
     unit: What the epsilon is about.
     delta: Of a Gaussian mechanism, in (0, 1).
+    codes: How many codes made them: other code may flip labels otherwise, and counts as if it did.
   """
   if times == 0:
     return _FREE
@@ -203,7 +206,7 @@ def cost(protection: Protection, times: int, unit: Unit, delta: float) -> Cost:
   if isinstance(protection, Counts):
     return _FREE
   if isinstance(protection, LabelReports):
-    return Cost(protection.mechanism.actual_epsilon, 0.0, Status.PROVED)
+    return Cost(codes * protection.mechanism.actual_epsilon, 0.0, Status.PROVED)
   if protection.mechanism == TREE and protection.sampling != CYCLIC:
     return _UNBOUNDED  # Nobody knows how often a client takes part in the rounds of a node.
   if protection.sampling == POISSON:
@@ -244,13 +247,13 @@ def total(times: Mapping[Protection, int], unit: Unit, delta: float, codes: int 
   """Returns what all releases together cost each unit, by basic composition of the mechanisms.
 
   Reports of one mechanism are the same reports wherever they are used, and count once for each
-  code: other code may flip otherwise.
+  code.
 
   Args:
     times: How often values were released under each protection.
     unit: What the epsilon is about.
     delta: Of all Gaussian mechanisms together, in (0, 1).
-    codes: How many codes made the releases.
+    codes: How many codes made the releases, see `cost`.
   """
   made = [(for_unit(p, unit), n) for p, n in times.items() if n]
   # '0.81' and '0.810' are one mechanism, and so the same reports.
@@ -259,15 +262,11 @@ def total(times: Mapping[Protection, int], unit: Unit, delta: float, codes: int 
       for p, n in made
   }
   gaussian = sum(isinstance(p, NoisySum) for p, _ in distinct.values())
-  costs = [cost(p, n, unit, delta / max(gaussian, 1)) for p, n in distinct.values()]
+  costs = [cost(p, n, unit, delta / max(gaussian, 1), codes) for p, n in distinct.values()]
   status = max((c.status for c in costs), key=list(Status).index, default=Status.PROVED)
   if status is Status.NONE:
     return _UNBOUNDED
-  epsilons = (
-      codes * c.epsilon if isinstance(p, LabelReports) else c.epsilon
-      for c, (p, _) in zip(costs, distinct.values(), strict=True)
-  )
-  return Cost(math.fsum(epsilons), math.fsum(c.delta for c in costs), status)
+  return Cost(math.fsum(c.epsilon for c in costs), math.fsum(c.delta for c in costs), status)
 
 
 class Description(NamedTuple):
@@ -295,7 +294,8 @@ def describe(protection: Protection) -> Description:
     return Description(
         f'K-ary randomised response, K={mechanism.num_classes}, claimed epsilon '
         f'{mechanism.epsilon}, keeps a label with probability {mechanism.keep_probability:.6f}',
-        'one memoised report for each example, whatever its later label and however often used; '
+        'one memoised report for each example and code, whatever its later label and however often '
+        'used; '
         'given a pseudorandom function, whose key stays with the client',
     )
   on = 'their sum'

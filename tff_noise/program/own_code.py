@@ -6,7 +6,6 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
-from importlib import machinery
 
 from tff_noise import params
 from tff_noise import types
@@ -67,16 +66,11 @@ def _require_found(module, path):
   top = module.partition('.')[0]
   if top in sys.stdlib_module_names or _is_installed(top, params.source_of(top)):
     return  # Packages that are installed may make modules as they run.
-  # Where `params.source_of` looks; packages without `__init__.py` have no source.
-  folders = None
-  for part in module.split('.'):
-    spec = machinery.PathFinder.find_spec(part, folders)
-    if spec is None:
-      raise types.UsageError(
-          f'{path} imports {module}, which is not found before it runs: put the folder that it is '
-          'in on the PYTHONPATH'
-      )
-    folders = list(spec.submodule_search_locations or ())
+  if not params.is_there(module):
+    raise types.UsageError(
+        f'{path} imports {module}, which is not found before it runs: put the folder that it is in '
+        'on the PYTHONPATH'
+    )
 
 
 def _imported(module: str, path: str) -> Iterator[str]:
