@@ -95,19 +95,16 @@ def _compare(values, extra, command):
   grid, name = _grid(values, extra)
   if shard is not None:
     grid = shards.part(grid, shard)
-  out = run_directory.locate(
-      values.out_dir or os.path.join(values.root_dir, 'compare'), '' if values.out_dir else name
-  )
   known = {}
   for path in shards.results_files(values.results) if values.results else ():
     known.update(records.read(path, grid))
-  os.makedirs(out.path, exist_ok=True)
+  if values.run:
+    _require_one_comparison(grid, known, values.mixed_code)
+  out = run_directory.locate(
+      values.out_dir or os.path.join(values.root_dir, 'compare'), '' if values.out_dir else name
+  )
   failed = []
   if values.run:
-    there = tables.collect(grid, known=known, mixed_code=values.mixed_code)
-    if not values.mixed_code:
-      same_inputs.require_code(there, code_version.digest())
-    same_inputs.require_inputs(there)
     with child.terminable():
       failed = _run(grid, known, out, values.jobs)
   results = tables.collect(grid, known=known, mixed_code=values.mixed_code)
@@ -128,8 +125,17 @@ def _compare(values, extra, command):
   return 1 if any(r.problem for r in results) else 0
 
 
+def _require_one_comparison(grid, known, mixed_code):
+  """Before hours of runs, and not after them: that they can be made, and be set side by side."""
+  there = tables.collect(grid, known=known, mixed_code=mixed_code)
+  if not mixed_code:
+    same_inputs.require_code(there, code_version.digest())
+  same_inputs.require_inputs(there)
+  same_inputs.require_there(there)
+
+
 def _require_folder_of(path):
-  """Before hours of runs, and not after them."""
+  """Likewise."""
   folder = os.path.dirname(os.path.abspath(path))
   if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
     raise types.UsageError(
@@ -138,6 +144,7 @@ def _require_folder_of(path):
 
 
 def _tabulate(out, grid, results, command, also):
+  os.makedirs(out.path, exist_ok=True)
   markdown = tables.to_markdown(grid, results)
   for file, text in (
       ('table.md', markdown),

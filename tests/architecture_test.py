@@ -13,7 +13,7 @@ from tff_noise import types
 # not know each other.
 _LAYERS = (
     ('tff_noise.types', 'tff_noise.rng', 'tff_noise.child', 'tff_noise.heaps', 'tff_noise.loading'),
-    ('tff_noise.params', 'tff_noise.step_sizes', 'tff_noise.runtimes'),
+    ('tff_noise.params', 'tff_noise.step_sizes', 'tff_noise.weights_file', 'tff_noise.runtimes'),
     ('tff_noise.data',),
     ('tff_noise.models', 'tff_noise.privacy', 'tff_noise.selection'),
     ('tff_noise.uplink',),
@@ -33,6 +33,7 @@ _LAYERS = (
 # functions, if at all, so that --help, mistakes and reports take no ten seconds.
 _LOADS_TENSORFLOW = (
     'tff_noise.data.client_data',
+    'tff_noise.data.client_ids',
     'tff_noise.models',
     'tff_noise.uplink',
     'tff_noise.clients',

@@ -17,6 +17,7 @@ from tff_noise import types
 
 # Clients compute in float32 and int32.
 _LARGEST = {float: types.MAX_FLOAT32, int: 2**31 - 1}
+_WHERE = 'it has to be package.module:NAME, on the PYTHONPATH or below this folder'
 
 
 def parse(owner: str, kind: type, assignments: Sequence[str], flag: str = '--param') -> Any:
@@ -159,8 +160,7 @@ def named(place: str, flag: str) -> Any:
           f'--{flag}={place} cannot be imported: {line} raises {type(error).__name__}: {error}'
       ) from error
     raise types.UsageError(
-        f'--{flag}={place} cannot be imported ({type(error).__name__}: {error}): it has to be '
-        'package.module:NAME, on the PYTHONPATH or below this folder'
+        f'--{flag}={place} cannot be imported ({type(error).__name__}: {error}); {_WHERE}'
     ) from error
 
 
@@ -177,6 +177,13 @@ def source_of(place: str) -> str:
   """
   spec = _spec_of(place.partition(':')[0])
   return spec.origin or '' if spec else ''
+
+
+def require_module(place: str, flag: str) -> None:
+  """Raises `UsageError` if the module of `place`, see `named`, is not found; runs none of it."""
+  module = place.partition(':')[0]
+  if module != '__main__' and not is_there(module):
+    raise types.UsageError(f'--{flag}={place}: there is no module {module}; {_WHERE}')
 
 
 def is_there(module: str) -> bool:

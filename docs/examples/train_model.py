@@ -7,7 +7,6 @@ import asyncio
 import collections
 import gc
 import os
-import random
 import sys
 
 import numpy as np
@@ -18,6 +17,7 @@ from docs.examples import digits
 from tff_noise import types
 from tff_noise.algorithms import feddpcont
 from tff_noise.data import client_data
+from tff_noise.data import client_ids
 from tff_noise.federated import evaluation
 from tff_noise.federated import label_histogram
 from tff_noise.federated import task as task_lib
@@ -113,8 +113,8 @@ async def train(data: digits.Digits, folder: str) -> float:
   await tff.learning.programs.train_model(
       train_process=process,
       initial_train_state=start,
-      train_data_source=tff.program.ClientIdDataSource(
-          [str(client) for client in range(len(data.clients))]
+      train_data_source=client_ids.ClientIds(
+          [str(client) for client in range(len(data.clients))], seed=0
       ),
       train_per_round_clients=5,
       train_total_rounds=_ROUNDS,
@@ -138,7 +138,6 @@ def main(folder: str) -> float:
   """Trains or goes on; returns the test accuracy and leaves metrics and states in `folder`."""
   # TensorFlow complains about the assertions in TFF's secure sums.
   tf.get_logger().setLevel('CRITICAL')
-  random.seed(0)  # TFF draws the cohorts.
   data = digits.load()
   write_clients(data.federation, os.path.join(folder, 'clients'))
   context = tff.program.NativeFederatedContext(

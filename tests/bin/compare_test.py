@@ -215,6 +215,10 @@ class MistakeTest(parameterized.TestCase):
       (['--results=no_folder/r.csv'], 'no_folder is no folder that can be written to; make it'),
       (['--scale=full'], '--scale is of a grid file: give --grid, or leave it out'),
       (['--noresume'], '--resume cannot be set in a grid'),
+      (['--dataset=cifar10', '--data_dir=nowhere'], 'nowhere'),
+      (['--model=nowhere:network'], '--model=nowhere:network: there is no module nowhere; it has'),
+      (['--metrics_hook=nowhere:hook'], '--metrics_hook=nowhere:hook: there is no module nowhere'),
+      (['--weights=nowhere.h5'], 'there is no weights file nowhere.h5: give a Keras H5 file'),
   )
   def test_one_line_and_status_two_without_tensorflow(self, arguments, message):
     stub = self.create_tempdir()

@@ -1,6 +1,7 @@
 """That a grid's finished runs are of the code and the data that are there now.
 
 Cells that are left will be, and a table compares them all. `bin/train` says the same of one run.
+What they need has to be there before the first of them starts.
 """
 
 import os
@@ -55,15 +56,35 @@ def require_inputs(results: Sequence[tables.Result]) -> None:
       inputs.check(directory, _now(result.cell.config, of_data), _OTHERWISE)
 
 
+def require_there(results: Sequence[tables.Result]) -> None:
+  """Raises `UsageError` if what is left to run would not find its data or what its flags name.
+
+  It would be said once for each cell, and the rest of the grid would be no comparison.
+
+  Args:
+    results: Of all cells.
+  """
+  read = set()
+  for config in (result.cell.config for result in results if result.record is None):
+    inputs.require(config)
+    if _read_by(config) not in read:
+      data.load_dataset(config)
+      read.add(_read_by(config))
+
+
+def _read_by(config):
+  """All that `data.load_dataset` reads by; public images are drawn."""
+  return (
+      config.data_spec(), config.subset, config.validation_dir, config.public_dataset,
+      config.public_dir, config.public_examples, config.public_dataset and config.seed,
+  )
+
+
 def _now(
     config: run_config.RunConfig, of_data: dict[tuple, Mapping[str, str]]
 ) -> Mapping[str, str]:
   """As `inputs.recorded`; data that many cells have are read once."""
-  # All that `data.load_dataset` reads by; public images are drawn.
-  key = (
-      config.data_spec(), config.subset, config.validation_dir, config.public_dataset,
-      config.public_dir, config.public_examples, config.public_dataset and config.seed,
-  )
+  key = _read_by(config)
   if key not in of_data:
     try:
       of_data[key] = inputs.recorded_of_data(data.load_dataset(config))

@@ -4,7 +4,6 @@ Every layer but the classification head has to fit: a model of which half starts
 a name was different would train, badly, without a word.
 """
 
-import os
 import re
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ import tensorflow_federated as tff
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from tff_noise import types
+from tff_noise import weights_file
 from tff_noise.models import keras_model
 
 _HEAD = 'logits'
@@ -116,12 +116,8 @@ def _some(names):
 
 def _read(path, layers) -> _Arrays:
   """Reads a file of any kind; layers without weights are left out."""
-  checkpoint = os.path.isfile(path + '.index')
-  if not checkpoint and not os.path.exists(path):
-    raise types.UsageError(
-        f'there is no weights file {path}: give a Keras H5 file or the prefix of a TensorFlow '
-        'checkpoint (its path without .index)'
-    )
+  weights_file.require(path)
+  checkpoint = weights_file.is_checkpoint(path)
   try:
     found = _read_checkpoint(path, layers) if checkpoint else _read_h5(path, layers)
   # KeyError: what an H5 file of other contents lacks. ValueError: what a protocol buffer raises.

@@ -119,6 +119,10 @@ def load_scene(
   config.check_clients(scene.num_clients)
   config.availability(scene.num_clients)  # Its mistakes are told before TensorFlow is loaded.
   _check_client_bytes(config, dataset, scene)
+  if config.early_stopping and scene_lib.validation(dataset, scene) is None:
+    raise types.UsageError(
+        '--early_stopping needs a validation set: give --validation_fraction or --validation_dir'
+    )
   return scene
 
 

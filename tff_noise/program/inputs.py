@@ -12,7 +12,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tff_noise import params
 from tff_noise import types
+from tff_noise import weights_file
 from tff_noise.program import own_code
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
@@ -23,6 +25,20 @@ OR_ANOTHER = ', begin another run (--run_name), or this one anew (--overwrite)'
 _FILES = ('weights', 'arrivals')
 # These, or numbers.
 _OF_SCENE = ('scene', 'noise_matrix', 'openset_q')
+
+
+def require(config: run_config.RunConfig) -> None:
+  """Raises `UsageError` if a file of weights or a module that flags name is not there.
+
+  What is in it is found out when it is used, after TensorFlow is loaded; that takes seconds, and a
+  grid has many runs of it.
+  """
+  if config.weights is not None:
+    weights_file.require(config.weights)
+  for flag in ('model', 'metrics_hook'):
+    place = getattr(config, flag)
+    if place and ':' in place:
+      params.require_module(place, flag)
 
 
 def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, str]:
@@ -181,7 +197,7 @@ def _by_name(flag, paths):
 
 def _paths(path):
   """The file, or those of the checkpoint whose prefix it is."""
-  if path is None or not os.path.isfile(path + '.index'):
+  if path is None or not weights_file.is_checkpoint(path):
     return path and [path]
   return [path + '.index', *sorted(glob.glob(glob.escape(path) + '.data-*'))]
 

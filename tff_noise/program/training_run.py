@@ -73,10 +73,6 @@ def run(
   with child.terminable(), opened:
     system_key = noise_secret.system_key(config, None if config.overwrite else directory)
     prepared = task_lib.prepare(config, dataset, scene, system_key)
-    if config.early_stopping and scene_lib.validation(dataset, scene) is None:
-      raise types.UsageError(
-          '--early_stopping needs a validation set: give --validation_fraction or --validation_dir'
-      )
     weights = initial_weights(config, prepared)
     if config.metrics_hook:
       params.named(config.metrics_hook, 'metrics_hook')  # Before a run is replaced or begun.
