@@ -46,14 +46,18 @@ CHANGEABLE, WITHOUT_DEFAULT, OF_PAIRS, OF_NOTHING, NO_PARAMS, OF_A_DICT = (
 )
 
 
+def returns_none(task, params):
+  del task, params
+
+
 class OwnTest(parameterized.TestCase):
 
   def test_right(self):
     self.assertIs(catalog.ALGORITHMS[f'{__name__}:RIGHT'], RIGHT)
 
   @parameterized.parameters(
-      ('NOT_AN_ENTRY', 'must be a tff_noise.algorithms.catalog.Entry with a name that no other'),
-      ('TAKEN', 'must be .* with a name that no other method has'),
+      ('NOT_AN_ENTRY', 'must be a tff_noise.algorithms.catalog.Entry, got a _Params$'),
+      ('TAKEN', 'gce is the name of another method; give the Entry its own'),
       ('WITHOUT_FUNCTION', 'its place has to be package.module:function'),
       *((name, 'its params have to be a frozen dataclass whose fields have defaults') for name in (
           'CHANGEABLE', 'WITHOUT_DEFAULT', 'OF_PAIRS', 'OF_NOTHING', 'NO_PARAMS', 'OF_A_DICT'
@@ -72,6 +76,12 @@ class OwnTest(parameterized.TestCase):
         types.UsageError, f'^--method=right: place={place} cannot be imported \\({why}'
     ):
       RIGHT._replace(place=place).build(None, _Params())
+
+  def test_a_place_that_returns_nothing_is_told(self):
+    with self.assertRaisesRegex(
+        types.UsageError, r'^--method=right: .*:returns_none has to return .*, returned a NoneType$'
+    ):
+      RIGHT._replace(place=f'{__name__}:returns_none').build(None, _Params())
 
   def test_a_module_that_raises_is_told_with_its_line(self):
     folder = self.create_tempdir()

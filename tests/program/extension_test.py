@@ -151,6 +151,12 @@ class ExtensionTest(parameterized.TestCase):
     os.remove(os.path.join(source, 'summary.json'))
     self.assertIsNone(found())
 
+  def test_a_run_that_is_there_says_that_it_looks_at_no_other(self):
+    path = os.path.join(self.root, 'nowhere')
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+      run.run(_config(self.root, 'short', rounds=_SHORT, extend=path))
+    self.assertIn(f'goes on by itself; --extend={path} is not looked at', said.getvalue())
+
   @parameterized.parameters(
       ({'learning_rate': 0.5}, 'other flags: --learning_rate was .*, now 0.5. Give the same'),
       ({'rounds': _SHORT}, 'has 2 rounds: give more --rounds'),

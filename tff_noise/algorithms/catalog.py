@@ -57,14 +57,26 @@ class Entry(NamedTuple):
   report: tuple[str, ...] = ()
 
   def build(self, task: Any, params: Any) -> Any:
-    """Returns the `algorithm.Algorithm` for a `task.Task`; loads TensorFlow."""
+    """Returns the `algorithm.Algorithm` for a `task.Task`; loads TensorFlow.
+
+    Raises:
+      types.UsageError: If what a user's place names is not there, or returns something else.
+    """
+    from tff_noise.algorithms import algorithm
+
     if self.place.startswith(_OURS):
       function = params_lib.implementation(self.place)
     else:
       function = params_lib.named(self.place, f'method={self.name}: place')
     if self.name in optimizers.OPTIMIZERS:
       function = functools.partial(function, optimizer=self.name)
-    return function(task, params)
+    built = function(task, params)
+    if not isinstance(built, algorithm.Algorithm):
+      raise types.UsageError(
+          f'--method={self.name}: {self.place} has to return an algorithm.Algorithm, returned a '
+          f'{type(built).__name__}'
+      )
+    return built
 
 
 _ENTRIES = (
@@ -178,10 +190,14 @@ class _Catalog(dict):
     if ':' not in name:
       raise KeyError(name)
     entry = params_lib.named(name, 'method')
-    if not isinstance(entry, Entry) or super().__contains__(entry.name):
+    if not isinstance(entry, Entry):
       raise types.UsageError(
-          f'--method={name} must be a tff_noise.algorithms.catalog.Entry with a name that no other '
-          f'method has, got {entry!r}'
+          f'--method={name} must be a tff_noise.algorithms.catalog.Entry, got a '
+          f'{type(entry).__name__}'
+      )
+    if super().__contains__(entry.name):
+      raise types.UsageError(
+          f'--method={name}: {entry.name} is the name of another method; give the Entry its own'
       )
     _check_own(name, entry)
     return entry

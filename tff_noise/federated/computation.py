@@ -100,14 +100,15 @@ class Computation(NamedTuple):
       **values: All that clients receive besides the model, see `ClientProgram.receives`.
 
     Raises:
-      ValueError: If these are not all of it.
+      ValueError: If these are not all of it, or have other shapes.
     """
     first = self.declared.receives
     if values.keys() != first.keys():
       raise ValueError(f'{self.name!r} sends {sorted(first)}, got {sorted(values)}')
+    # A list of numbers is one value, where the first is no structure.
+    whole = {n: v if tf.nest.is_nested(first[n]) else np.asarray(v) for n, v in values.items()}
     hparams = tf.nest.map_structure(
-        lambda value, like: np.asarray(value, np.asarray(like).dtype),
-        program_lib.in_order(values), program_lib.in_order(first),
+        _as_first, program_lib.in_order(first), program_lib.in_order(whole)
     )
     return self.process.set_hparams(state, hparams)
 
@@ -403,6 +404,14 @@ def collect(
       name, processes.Collection(next_fn), fields, declared, broadcast_bytes,
       sends_model=sends_model, trains=training is not None and public is None,
   )
+
+
+def _as_first(first, value):
+  """A value that is sent, in the type of the first one."""
+  sent = np.asarray(value, np.asarray(first).dtype)
+  if sent.shape != np.shape(first):
+    raise ValueError(f'a value sent has shape {sent.shape}, the first was of {np.shape(first)}')
+  return sent
 
 
 def _start_of_optimizer(task):

@@ -33,6 +33,11 @@ def run(config: run_config.RunConfig) -> None:
     if not config.resume:
       raise types.UsageError(f'run {directory.name} exists and --noresume was given')
     run_directory.check_same_run(directory, config.identity(), flags.defaults())
+    if config.extend:
+      print(
+          f'extend: run {directory.name} is there already and goes on by itself; --extend='
+          f'{config.extend} is not looked at', file=sys.stderr,
+      )
   else:
     run_directory.require_replaceable(directory)
   source = None

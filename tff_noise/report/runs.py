@@ -91,6 +91,10 @@ def read_run(path: str) -> Run:
   directory = run_directory.RunDirectory(os.path.abspath(path))
   if not directory.exists:
     raise types.UsageError(f'{path} is not a run: no such directory')
+  if not os.path.lexists(directory.file('config.json')):
+    raise types.UsageError(
+        f'{path} is not a run: it has no config.json; give the folder of one, such as runs/NAME'
+    )
   config = _read_config(directory)
   summary = _optional_json(directory, 'summary.json', _check_summary)
   finished = summary is not None
