@@ -1,6 +1,6 @@
 """Writes tables and pictures into pages, from grids and their files of results.
 
-  python -m benchmarks.pages docs/evidence.md docs/comparisons.md
+  python -m benchmarks.pages docs/evidence*.md docs/comparisons.md
 
 What stands between two lines such as
 

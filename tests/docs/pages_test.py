@@ -1,6 +1,7 @@
 """Tests that pages say what the files say."""
 
 import os
+import re
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -17,15 +18,33 @@ def _text(path):
     return file.read()
 
 
+def _anchor(heading):
+  """As GitHub makes it."""
+  return re.sub(r'[^\w -]', '', heading.lower()).replace(' ', '-')
+
+
 class PagesTest(parameterized.TestCase):
 
-  @parameterized.parameters('docs/evidence.md', 'docs/comparisons.md')
+  @parameterized.parameters(
+      'docs/comparisons.md', 'docs/evidence.md', 'docs/evidence_digits.md',
+      'docs/evidence_images.md', 'docs/evidence_papers.md',
+  )
   def test_tables_are_those_of_the_files(self, path):
     text = _text(path)
     self.assertGreaterEqual(text.count('<!-- table: '), 2)
     begun = text.count('<!-- table: ') + text.count('<!-- picture: ')
     self.assertEqual(text.count('<!-- end -->'), begun)
     self.assertEqual(pages.rendered(text), text)
+
+  @parameterized.parameters('', '_digits', '_images', '_papers', '_protocol')
+  def test_links_between_the_parts_lead_to_headings(self, part):
+    name = f'evidence{part}.md'
+    found = re.findall(r'\]\(((?:evidence\w*|comparisons)\.md)?(#[\w-]+)?\)', _text(f'docs/{name}'))
+    self.assertNotEmpty(found)
+    for page, anchor in found:
+      headings = re.findall(r'^#+ (.+)$', _text(f'docs/{page or name}'), re.MULTILINE)
+      if anchor:
+        self.assertIn(anchor[1:], [_anchor(heading) for heading in headings])
 
   def test_pictures_are_beside_the_page(self):
     path = os.path.join(self.create_tempdir().full_path, 'page.md')
