@@ -80,6 +80,7 @@ class TalliesTest(section_test_case.SectionTestCase):
     pictures = self.pictures(shown)
     self.assertLen(pictures['noise_rates_from_sums'].figure.axes[0].patches, 3)
     self.assertNotIn('Right:', pictures['corrections_from_sums'].caption)
+    self.assertNotIn('model_and_labels', pictures)
 
   @parameterized.parameters(
       {'rates': [0.0]}, {'rates': 'none'}, {'clients_by_rate': [1.0]}, {'mean_rate': float('nan')},
@@ -97,6 +98,19 @@ class TalliesTest(section_test_case.SectionTestCase):
   def test_rounds_on_one_axis(self):
     lines = self.pictures(self.section())['anchor'].figure.axes[0].lines
     np.testing.assert_allclose(lines[0].get_ydata(), [100, 50, 40, 40])
+
+  def test_where_the_model_passes_its_labels(self):
+    # Three of twelve labels are wrong.
+    for accuracy, title in (
+        ([0.25, np.nan, 0.8, 0.7], 'passes them in round 3'), ([0.75] * 4, 'never passes them')
+    ):
+      axes = self.pictures(self.section(columns={'test_accuracy': accuracy}))[
+          'model_and_labels'
+      ].figure.axes[0]
+      self.assertIn(f'75.0% of labels are right; the model {title}', axes.get_title(loc='left'))
+      measured = [100 * a for a in accuracy if np.isfinite(a)]
+      np.testing.assert_allclose(axes.lines[0].get_ydata(), measured)
+      np.testing.assert_allclose(axes.lines[1].get_ydata(), 75)
 
   def test_fewer_classes_than_the_scene(self):
     with self.assertRaisesRegex(types.UsageError, 'a table of 2 classes, scene.npz has more'):

@@ -62,7 +62,7 @@ def _build(run, scene):
     wrong = scene_statistics.transitions(scene, scene.noisy_label, classes).T
     np.fill_diagonal(wrong, 0)
   names = run.names_of_classes(classes)
-  return [
+  shown = [
       blocks.Text(text),
       blocks.Picture(
           'noise_rates_from_sums', _rates_picture(found, truth),
@@ -82,6 +82,15 @@ def _build(run, scene):
           'the mean noise rate, where the sums show that the model is better than the labels.',
       ),
   ]
+  if truth is not None:
+    right = 1 - scene.flipped[held].sum() / known[held].sum()
+    shown.append(blocks.Picture(
+        'model_and_labels',
+        _crossing_picture(run.metrics['round'], run.metrics['test_accuracy'], float(right)),
+        'A model that is right less often than the labels can correct few of them: below their '
+        'line what relabels does harm, unless it is sure of few. The server sees neither line.',
+    ))
+  return shown
 
 
 def _checked(run):
@@ -146,6 +155,26 @@ def _history_picture(history: np.ndarray) -> mfigure.Figure:
     axes.grid(axis='y')
   figure.align_ylabels([upper, lower])
   plots.mark_rounds([upper, lower], rounds, (), f'What the sums say, {len(rounds)} rounds')
+  return figure
+
+
+@style.styled
+def _crossing_picture(rounds: np.ndarray, accuracy: np.ndarray, right: float) -> mfigure.Figure:
+  """Where the model comes to be better than what it learns from."""
+  measured = np.isfinite(accuracy)
+  rounds, accuracy = rounds[measured], accuracy[measured]
+  figure, axes = style.new_axes(height=3.2)
+  axes.plot(rounds, 100 * accuracy, color=style.DARK, label='the model, on the test set')
+  axes.axhline(100 * right, color=style.MIDDLE, linestyle='--', label="clients' labels")
+  axes.set_ylim(0, 103)
+  axes.set_ylabel('right, %')
+  axes.legend(loc='lower right')
+  axes.grid(axis='y')
+  passed = rounds[accuracy > right]
+  title = f'passes them in round {int(passed[0])}' if passed.size else 'never passes them'
+  plots.mark_rounds(
+      [axes], rounds, (), f'{right:.1%} of labels are right; the model {title}'
+  )
   return figure
 
 
