@@ -100,10 +100,13 @@ def _main(argv):
 
 def _check(values, rest):
   asked = [name for name in _TAKES if values[name].value]
-  if len(asked) != 1:
+  if not asked:
     raise types.UsageError(
         'one of --run_dir, --runs, --method and --mechanism is needed; see --help'
     )
+  if len(asked) > 1:
+    given = ' and '.join(f'--{name}' for name in asked)
+    raise types.UsageError(f'{given} are audits of their own: give one of them')
   if rest and not values.method:
     raise types.UsageError(f'{rest[0]!r} can be given with --method only')
   for name in sorted(set().union(*_TAKES.values()).difference(_TAKES[asked[0]])):
@@ -186,7 +189,10 @@ def _audit_method(title, config, delta, about):
 def _audit_mechanism(values):
   if values.trials < 0 or not 0 < values.alpha < 1:
     raise types.UsageError('--trials must be at least 0, --alpha in (0, 1)')
-  flips = mechanism.randomized_response(values.label_epsilon, values.num_classes)
+  try:
+    flips = mechanism.randomized_response(values.label_epsilon, values.num_classes)
+  except types.UsageError as error:
+    raise types.UsageError(f'--label_epsilon, --num_classes: {error}') from error
   print('Loading TensorFlow Federated...', file=sys.stderr)
   with loading.large_modules():
     from tff_noise.audit import empirical_audit

@@ -77,10 +77,11 @@ class AuditTest(parameterized.TestCase):
   @parameterized.parameters(
       (('--method=fedavg', '--label_prior=uniform'), '--label_prior has no effect here'),
       ((), 'one of --run_dir, --runs, --method and --mechanism'),
-      (('--runs=x', '--method=fedavg'), 'one of'),
+      (('--mechanism', '--label_epsilon=-2'), '--label_epsilon, --num_classes: epsilon must be'),
+      (('--runs=x', '--method=fedavg'), '--runs and --method are audits of their own: give one'),
       (('--runs=x,y', '--trials=3'), '--trials cannot be given with --runs'),
       (('--runs=/nowhere/at/all,x',), 'not a run'),
-      (('--mechanism', '--method=fedavg'), 'one of'),
+      (('--mechanism', '--method=fedavg'), '--method and --mechanism are audits of their own'),
       (('--mechanism', '--rounds=3'), "'--rounds=3' can be given with --method only"),
       (('--method=fedavg', '--trials=3'), '--trials cannot be given with --method'),
       (('--method=nothing',), '--method must be one of'),

@@ -335,6 +335,8 @@ class FromFlagsTest(parameterized.TestCase):
       self._grid(vary=['noise_rate=0.2', 'noise_rate=0.4'])
     with self.assertRaisesRegex(types.UsageError, '--methods must name at least one'):
       self._grid(methods=[])
+    with self.assertRaisesRegex(types.UsageError, '--methods=fedavg, names nothing beside a comma'):
+      self._grid(methods=['fedavg', ''])
 
   @parameterized.parameters('noise_rate', '=3')
   def test_malformed_variation(self, text):

@@ -623,7 +623,7 @@ class PartsTest(parameterized.TestCase):
   def test_matrix_needs_its_file(self):
     config = _config(noise='matrix')
     with self.assertRaisesRegex(
-        types.UsageError, '^--noise_matrix must be given with --noise=matrix, got None$'
+        types.UsageError, '^--noise_matrix must be given with --noise=matrix, got nothing$'
     ):
       config.scene_spec()
     with self.assertRaisesRegex(types.UsageError, '^--noise_matrix=no.csv: no such file'):

@@ -168,6 +168,8 @@ def from_flags(
   """
   if not methods:
     raise types.UsageError('--methods must name at least one method')
+  if not all(methods):
+    raise types.UsageError(f'--methods={",".join(methods)} names nothing beside a comma')
   rows = []
   for text in methods:
     name, *assignments = _name_and_assignments(text)

@@ -257,7 +257,9 @@ class RunConfig:
 
   def _require(self, name, holds, allowed):
     if not holds:
-      raise types.UsageError(f'--{name} must be {allowed}, got {getattr(self, name)}')
+      value = getattr(self, name)
+      got = 'nothing' if value in (None, ()) else value
+      raise types.UsageError(f'--{name} must be {allowed}, got {got}')
 
   def _require_human_labels(self):
     """Data sets that are sets of human labels are not for synthetic noise."""
