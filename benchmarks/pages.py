@@ -9,9 +9,9 @@ What stands between two lines such as
 
 is written anew: `mean`, `difference` (to the grid's baseline), `ranks`, `choices` (the best by what
 a server sees), `map` (by noise and federation), `front` (against what it costs) or `orders` (the
-papers', see claims.py). With `picture:` in place of `table:`, of `ranks`, `map`, `front` or `sweep`
-(over the flag that settings differ in), a PNG is drawn beside the page. No run is made or read; a
-test holds that tables have what the files say.
+papers', see claims.py). With `picture:` in place of `table:`, of `ranks`, `map`, `front`, `sweep`
+(over the flag that settings differ in) or `differences`, a PNG is drawn beside the page. No run is
+made or read; a test holds that tables have what the files say.
 Runs of different code may stand in one file: the page has to say so.
 """
 
@@ -100,8 +100,17 @@ def _draw_sweep(grid, results, metric):
   return figure
 
 
+def _draw_differences(grid, results, metric):
+  from tff_noise.compare import page
+  figure = page.differences_figure(grid, results, metric)
+  if figure is None:
+    raise types.UsageError(f'{grid.title}: nothing has a difference to {grid.baseline}')
+  return figure
+
+
 _PICTURES = {
     'ranks': _draw_ranks, 'map': _draw_map, 'front': _draw_front, 'sweep': _draw_sweep,
+    'differences': _draw_differences,
 }
 
 

@@ -40,7 +40,7 @@ class PageTest(grid_case.GridCase):
     folder, _ = self._page()
     names = os.listdir(os.path.join(folder, 'plots'))
     self.assertCountEqual(
-        names, ['over_settings.png', 'over_rounds_0.png', 'over_rounds_1.png']
+        names, ['differences.png', 'over_settings.png', 'over_rounds_0.png', 'over_rounds_1.png']
     )
 
   def test_pictures_for_papers(self):
@@ -95,6 +95,8 @@ class PageTest(grid_case.GridCase):
     folder, text = self._page(grid)
     self.assertIn('mean_ranks.png', os.listdir(os.path.join(folder, 'plots')))
     self.assertIn('Ranks over settings', text)
+    self.assertIn('differences.png', os.listdir(os.path.join(folder, 'plots')))
+    self.assertIn('Differences to fedavg', text)
     # No seed has another order.
     self.assertIn('Critical difference 0.00', text)
     rows = tables.rank_table(

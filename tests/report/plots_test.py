@@ -274,6 +274,27 @@ class ContentTest(parameterized.TestCase):
     )
     self.assertContainsSubset(['0.50 ±0.25', '–', 'Best (n = 3 to 5 seeds)'], _texts(figure))
 
+  def test_differences_are_filled_where_they_are_told(self):
+    figure = plots.differences(
+        {
+            '$s': {'a': (2.0, 1.0, 3.0), 'b': (-1.0, -3.0, 1.0)},
+            't': {'b': (-2.0, np.nan, np.nan)},
+        },
+        title='t', x='x',
+    )
+    first, second = figure.axes
+    dots = [
+        [(*line.get_xdata(), *line.get_ydata(), line.get_markerfacecolor() != 'white')
+         for line in axes.lines if line.get_marker() == 'o']
+        for axes in (first, second)
+    ]
+    self.assertEqual(dots, [[(2, 0, True), (-1, 1, False)], [(-2, 1, False)]])
+    intervals = [tuple(line.get_xdata()) for line in first.lines if line.get_linewidth() == 1.2]
+    self.assertEqual(intervals, [(1, 3), (-3, 1)])
+    self.assertEqual([t.get_text() for t in first.get_yticklabels()], ['a', 'b'])
+    self.assertEqual(first.get_xlim(), second.get_xlim())
+    figure_style.png(figure)
+
   def test_decision_map_has_its_lines_where_they_belong(self):
     cells = {
         ('symmetric', 'IID'): (12.0, ['ELR 96.3', '+12.0 to $x$']),

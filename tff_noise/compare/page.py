@@ -75,6 +75,13 @@ def _sections(folder, grid, results, command):
   over_settings = _heat_map(grid, results)
   if over_settings is not None:
     built.append(sections.Built('Over settings', [over_settings]))
+  differences = differences_figure(grid, results, grid.metric)
+  if differences is not None:
+    picture = blocks.Picture(
+        'differences', differences,
+        'Each by itself: of twenty of no difference one is filled. The numbers are below.',
+    )
+    built.append(sections.Built(f'Differences to {grid.baseline}', [picture]))
   found = tables.mean_ranks(grid, results, grid.metric)
   if found is not None:
     figure = plots.mean_ranks(
@@ -155,6 +162,35 @@ def swept_figure(
       } for s in grid.settings if s in place
   }
   return plots.swept(values, name=names[0], title=metrics.get(metric).title)
+
+
+def differences_figure(
+    grid: grid_lib.Grid, results: Sequence[tables.Result], metric: str
+) -> mfigure.Figure | None:
+  """Returns the picture of the paired differences to the baseline; None if there are none.
+
+  Args:
+    grid: What was compared.
+    results: Of its cells.
+    metric: What is drawn.
+  """
+  table = tables.entries(grid, results, metric)
+  found = {
+      setting: {
+          method: (d.mean, d.low, d.high)
+          for method in grid.methods
+          if method != grid.baseline and (d := table[method, setting].difference).n
+      }
+      for setting in grid.settings
+  }
+  found = {setting: by_method for setting, by_method in found.items() if by_method}
+  if not found:
+    return None
+  title = metrics.get(metric).title
+  return plots.differences(
+      found, title=f'{title}: difference to {grid.baseline}',
+      x='dots: means over seeds, paired; lines: 95 % intervals; filled: 0 is outside',
+  )
 
 
 def _starred(text):

@@ -6,6 +6,7 @@ is made or written, so a program that draws its own pictures keeps its own style
 """
 
 import itertools
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -357,6 +358,54 @@ def swept(
   axes.set_xlabel(style.plain(name))
   axes.set_title(f'{style.plain(title)}: mean over seeds, ±1 standard deviation')
   _methods_below(figure, axes)
+  return figure
+
+
+@style.styled
+def differences(
+    values: Mapping[str, Mapping[str, tuple[float, float, float]]], *, title: str, x: str
+) -> mfigure.Figure:
+  """Draws a dot and an interval for each method, a panel for each setting, all on one scale.
+
+  A filled dot's interval excludes 0. The scale is that of the dots: longer intervals are cut.
+
+  Args:
+    values: By setting, then by method, what the dot and the ends of the interval are; the ends nan
+      where there is none.
+    title: Of the picture.
+    x: What the numbers are.
+  """
+  methods = list(dict.fromkeys(method for found in values.values() for method in found))
+  columns = min(3, len(values))
+  rows = math.ceil(len(values) / columns)
+  figure = style.new_figure(height=0.8 + rows * (0.45 + 0.18 * len(methods)))
+  panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+  for axes, (setting, found) in itertools.zip_longest(
+      panels.flat, values.items(), fillvalue=('', {})
+  ):
+    if not found:
+      axes.axis('off')
+      continue
+    axes.axvline(0, color=style.FAINT, linewidth=1)
+    for method, (mean, low, high) in found.items():
+      y = methods.index(method)
+      told = low > 0 or high < 0
+      axes.plot([low, high], [y, y], color=style.DARK, linewidth=1.2)
+      axes.plot(
+          mean, y, 'o', color=style.DARK, markersize=5,
+          markerfacecolor=style.DARK if told else 'white',
+      )
+    axes.set_title(textwrap.fill(style.plain(setting), 34), fontsize=9)
+    axes.grid(axis='x')
+    axes.tick_params(axis='x', labelbottom=True)
+  means = [0.0, *(mean for found in values.values() for mean, _, _ in found.values())]
+  room = 0.15 * (max(means) - min(means)) or 1.0
+  panels[0, 0].set_xlim(min(means) - room, max(means) + room)
+  panels[0, 0].set_ylim(len(methods) - 0.4, -0.6)
+  panels[0, 0].set_yticks(range(len(methods)), [style.plain(method) for method in methods])
+  figure.supxlabel(x, fontsize=9)
+  figure.suptitle(textwrap.fill(style.plain(title), 100), x=0.01, ha='left', fontsize=10,
+                  fontweight='bold')
   return figure
 
 
