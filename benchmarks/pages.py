@@ -59,15 +59,15 @@ _TABLES = {
 
 
 def _draw_ranks(grid, results, metric):
-  from tff_noise.report import plots
+  from tff_noise.compare import pictures
   found = tables.mean_ranks(grid, results, metric)
-  return plots.mean_ranks(
+  return pictures.mean_ranks(
       found.mean, found.groups, found.critical_difference, title=metrics.get(metric).title
   )
 
 
 def _draw_front(grid, results, metric):
-  from tff_noise.report import plots
+  from tff_noise.compare import pictures
   found = choices.points(grid, results, metric)
   groups = {
       f'The server has {kind}': [
@@ -75,16 +75,16 @@ def _draw_front(grid, results, metric):
       ]
       for kind in choices.KINDS
   }
-  return plots.costs(
+  return pictures.costs(
       groups, x=f'{metrics.get(metric).title}, mean over settings', beside='MB a run',
       title='What accuracy costs, and what it shows (filled: none is better in all three)',
   )
 
 
 def _draw_map(grid, results, metric):
-  from tff_noise.report import plots
+  from tff_noise.compare import pictures
   places = decision_map.places(grid, results, metric)
-  return plots.decision_map(
+  return pictures.decision_map(
       {(p.noise, p.federation): (p.gain.mean, decision_map.lines(p, grid)) for p in places},
       title=f'{metrics.get(metric).title}: the best of {len(grid.methods)} (the darker, the more '
       f'above {grid.baseline})',

@@ -2,6 +2,7 @@
 
 import matplotlib
 import numpy as np
+from matplotlib.backends import backend_agg
 
 from tff_noise.data import scene as scene_lib
 
@@ -38,3 +39,22 @@ def texts(figure):
 def labels(axis):
   """What is written at an axis's ticks."""
   return [t.get_text() for t in axis.get_ticklabels()]
+
+
+def rendered(figure):
+  """The figure laid out, by what tells how large its parts are."""
+  canvas = backend_agg.FigureCanvasAgg(figure)
+  canvas.draw()
+  return canvas.get_renderer()
+
+
+def overlaps(figure, written):
+  """Which of the texts that `written()` gives once the figure is laid out lie over each other."""
+  renderer = rendered(figure)
+  boxes = [t.get_window_extent(renderer) for t in written() if t.get_visible() and t.get_text()]
+  return [
+      (i, j)
+      for i, a in enumerate(boxes)
+      for j, b in enumerate(boxes[i + 1:], i + 1)
+      if min(a.x1, b.x1) > max(a.x0, b.x0) and min(a.y1, b.y1) > max(a.y0, b.y0)
+  ]

@@ -1,4 +1,4 @@
-"""Tests of the pictures: what is in them, that they can be read, that they do not change."""
+"""Tests of a run's pictures: what is in them, that they can be read, that they do not change."""
 
 import re
 
@@ -6,35 +6,10 @@ import matplotlib
 import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
-from matplotlib.backends import backend_agg
 
+from tests.report import pictured
 from tff_noise.report import figure_style
 from tff_noise.report import plots
-
-
-def _rendered(figure):
-  canvas = backend_agg.FigureCanvasAgg(figure)
-  canvas.draw()
-  return canvas.get_renderer()
-
-
-def _texts(figure):
-  """Every text of a figure, of legends too."""
-  return [t.get_text() for t in figure.findobj(matplotlib.text.Text) if t.get_text()]
-
-
-def _boxes(figure, labels):
-  renderer = _rendered(figure)
-  return [t.get_window_extent(renderer) for t in labels() if t.get_visible() and t.get_text()]
-
-
-def _overlaps(boxes):
-  return [
-      (i, j)
-      for i, a in enumerate(boxes)
-      for j, b in enumerate(boxes[i + 1:], i + 1)
-      if min(a.x1, b.x1) > max(a.x0, b.x0) and min(a.y1, b.y1) > max(a.y0, b.y0)
-  ]
 
 
 def _names(classes):
@@ -77,39 +52,26 @@ class ReadableTest(parameterized.TestCase):
     }[picture]()
     self._assert_apart(figure)
 
-  @parameterized.parameters(1, 3, 12)
-  def test_heat_map_labels_are_apart(self, count):
-    names = [f'a rather long setting {i}' for i in range(count)]
-    values = np.full((count, count), 0.5)
-    figure = plots.heat_map(values, names, names, title='t', spread=values, counts=None)
-    axes = figure.axes[0]
-    self.assertEmpty(_overlaps(_boxes(figure, axes.get_yticklabels)))
-    self.assertEmpty(_overlaps(_boxes(figure, lambda: axes.texts)))
-
   @parameterized.parameters(1, 2, 7, 100, 300, 5000)
   def test_curves_tick_labels_are_apart(self, rounds):
     x = np.arange(1, rounds + 1)
     self._assert_apart(plots.accuracy(x, x / rounds))
     self._assert_apart(plots.losses(x, x * 1e5, -x * 1e-5))
     self._assert_apart(plots.seconds(x.astype(float)))
-    self._assert_apart(plots.accuracy_curves({'a': np.ones((2, rounds))}))
 
   def _assert_apart(self, figure):
     for axes in figure.axes:
       for labels in (axes.get_xticklabels, axes.get_yticklabels):
-        self.assertEmpty(_overlaps(_boxes(figure, labels)))
+        self.assertEmpty(pictured.overlaps(figure, labels))
 
   @parameterized.named_parameters(
       ('label_distribution', lambda: _label_distribution(10)),
       ('noise_rates', lambda: plots.noise_rates(*_rates(100))),
       ('accuracy', lambda: plots.accuracy(_ROUNDS, _VALUES, _STAGES)),
-      ('curves', lambda: plots.accuracy_curves(
-          {f'method {i} with a name': np.ones((5, 9)) for i in range(9)}
-      )),
   )
   def test_no_text_is_cut_off(self, make):
     figure = make()
-    renderer = _rendered(figure)
+    renderer = pictured.rendered(figure)
     legends = figure.findobj(matplotlib.legend.Legend)
     texts = [t for axes in figure.axes for t in (
         axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label, *axes.texts
@@ -119,16 +81,6 @@ class ReadableTest(parameterized.TestCase):
       self.assertGreaterEqual(box.x0, -1, text)
       self.assertLessEqual(box.x1, figure.bbox.width + 1, text)
       self.assertLessEqual(box.y1, figure.bbox.height + 1, text)
-
-  @parameterized.parameters(2, 5, 9)
-  def test_methods_differ_in_lightness_line_and_marker(self, count):
-    figure = plots.accuracy_curves({str(i): np.full((2, 5), i / 9) for i in range(count)})
-    lines = figure.axes[0].lines
-    grey = [np.dot(matplotlib.colors.to_rgb(line.get_color()), (0.299, 0.587, 0.114))
-            for line in lines]
-    self.assertTrue((np.diff(grey) > 0.03).all(), grey)
-    self.assertLess(max(grey), 0.75)  # Still dark enough on white.
-    self.assertLen({(line.get_linestyle(), line.get_marker()) for line in lines}, count)
 
   def test_more_labels_are_darker(self):
     figure = plots.federation(np.array([[1, 2], [3, 4]]), _names(2))
@@ -141,11 +93,11 @@ class ReadableTest(parameterized.TestCase):
 class ContentTest(parameterized.TestCase):
 
   def test_classes_have_their_names(self):
-    texts = _texts(plots.federation(np.array([[1, 2], [3, 4]]), ('cat', 'sea $ lion')))
+    texts = pictured.texts(plots.federation(np.array([[1, 2], [3, 4]]), ('cat', 'sea $ lion')))
     self.assertContainsSubset(['cat', r'sea \$ lion', 'class of the noisy label'], texts)
     # Too many, or alike once they are cut, they are numbered.
     for names in (tuple(f'c{k}' for k in range(30)), ('a very long name 1', 'a very long name 2')):
-      texts = _texts(plots.federation(np.ones((3, len(names)), int), names))
+      texts = pictured.texts(plots.federation(np.ones((3, len(names)), int), names))
       self.assertIn('class of the noisy label, by number', texts)
       self.assertNoCommonElements(names, texts)
 
@@ -159,7 +111,7 @@ class ContentTest(parameterized.TestCase):
     values = _VALUES.copy()
     values[39] = 0.95
     figure = plots.accuracy(_ROUNDS, values, _STAGES)
-    texts = _texts(figure)
+    texts = pictured.texts(figure)
     # Beside the axes, where no name of a stage is.
     self.assertLen(figure.legends, 1)
     self.assertContainsSubset(
@@ -173,32 +125,33 @@ class ContentTest(parameterized.TestCase):
     validation[11] = 0.9
     figure = plots.accuracy(_ROUNDS, np.where(_ROUNDS % 2 == 0, _VALUES, np.nan), (), validation)
     self.assertContainsSubset(
-        ['validation', f'chosen by validation: {_VALUES[11]:.3f} in round 12'], _texts(figure)
+        ['validation', f'chosen by validation: {_VALUES[11]:.3f} in round 12'],
+        pictured.texts(figure),
     )
     nothing = np.full(3, np.nan)
     self.assertIn(
-        'nothing measured', _texts(plots.accuracy(np.arange(1, 4), nothing, (), nothing))
+        'nothing measured', pictured.texts(plots.accuracy(np.arange(1, 4), nothing, (), nothing))
     )
 
   def test_one_stage_is_not_marked(self):
-    self.assertNotIn('train', _texts(plots.accuracy(_ROUNDS, _VALUES, ['train'] * 100)))
+    self.assertNotIn('train', pictured.texts(plots.accuracy(_ROUNDS, _VALUES, ['train'] * 100)))
 
   def test_rounds_without_evaluation_are_left_out(self):
     values = np.where(_ROUNDS % 5 == 0, _VALUES, np.nan)
     figure = plots.accuracy(_ROUNDS, values)
     np.testing.assert_array_equal(figure.axes[0].lines[0].get_xdata(), np.arange(5, 101, 5))
-    self.assertIn('Test accuracy, 20 evaluations', _texts(figure))
+    self.assertIn('Test accuracy, 20 evaluations', pictured.texts(figure))
 
   def test_nothing_measured(self):
     nothing = np.full(3, np.nan)
     rounds = np.arange(1, 4)
-    self.assertIn('nothing measured', _texts(plots.accuracy(rounds, nothing)))
-    self.assertIn('nothing measured', _texts(plots.losses(rounds, nothing, nothing)))
-    self.assertIn('nothing measured', _texts(plots.seconds(nothing)))
+    self.assertIn('nothing measured', pictured.texts(plots.accuracy(rounds, nothing)))
+    self.assertIn('nothing measured', pictured.texts(plots.losses(rounds, nothing, nothing)))
+    self.assertIn('nothing measured', pictured.texts(plots.seconds(nothing)))
 
   def test_federation_states_its_counts(self):
     figure = plots.federation(np.array([[1, 0], [1200, 34]]), _names(2))
-    texts = _texts(figure)
+    texts = pictured.texts(figure)
     self.assertIn('Who holds what: 1,235 labels of 2 clients, 2 classes', texts)
     self.assertContainsSubset(['1200', '34'], texts)
 
@@ -207,11 +160,11 @@ class ContentTest(parameterized.TestCase):
         np.array([0.4, 0.0, 0.2]), np.array([0.5, 0.0, 0.1]), np.array([10, 20, 30])
     )
     upper, lower = figure.axes
-    _rendered(figure)
+    pictured.rendered(figure)
     self.assertEqual([t.get_text() for t in lower.get_xticklabels()], ['1', '2', '0'])
     self.assertEqual([bar.get_height() for bar in lower.patches], [20, 30, 10])
     np.testing.assert_array_equal(upper.lines[0].get_ydata(), [0, 0.2, 0.4])
-    self.assertIn('Label noise: 2 of 3 clients are noisy, 60 examples', _texts(figure))
+    self.assertIn('Label noise: 2 of 3 clients are noisy, 60 examples', pictured.texts(figure))
 
   def test_clients_of_equal_noise_are_sorted_by_what_was_realised(self):
     figure = plots.noise_rates(
@@ -228,21 +181,6 @@ class ContentTest(parameterized.TestCase):
     slow, even = plots.seconds(np.array([10.0, 0.1, 0.1])), plots.seconds(np.ones(3))
     self.assertEqual((slow.axes[0].get_yscale(), even.axes[0].get_yscale()), ('log', 'linear'))
 
-  def test_mean_and_band_by_hand(self):
-    curves = {'a': np.array([[0.1, 0.4], [0.3, 0.8]]), 'b': np.array([[0.5, 0.5]])}
-    for band, low in (('std', 20 - np.sqrt(200)), ('range', 10)):
-      axes = plots.accuracy_curves(curves, band=band).axes[0]
-      np.testing.assert_allclose(axes.lines[0].get_ydata(), [20, 60])
-      self.assertLen(axes.collections, 1)  # One seed has no spread.
-      self.assertAlmostEqual(axes.collections[0].get_paths()[0].vertices[:, 1].min(), low)
-
-  def test_curves_state_their_seeds_and_skip_gaps(self):
-    curves = {'a': np.array([[np.nan, 0.5, np.nan, 0.6]]), 'empty': np.full((2, 4), np.nan)}
-    figure = plots.accuracy_curves(curves)
-    np.testing.assert_array_equal(figure.axes[0].lines[0].get_xdata(), [2, 4])
-    self.assertIn('a (n = 1)', _texts(figure))
-    self.assertLen(figure.axes[0].lines, 1)
-
   def test_accuracy_is_not_joined_over_rounds_that_are_missing(self):
     for measured, pieces in (
         ([1, 2, 3, 9, 10, 11], 2), ([5, 10, 15, 20], 1), ([20, 40, 60, 61, 62, 63], 1), ([1, 9], 1),
@@ -253,71 +191,8 @@ class ContentTest(parameterized.TestCase):
       drawn = np.isfinite(np.asarray(line.get_xdata(orig=False), float))
       self.assertEqual(1 + np.sum(~drawn), pieces, measured)
 
-  def test_a_sweep_is_drawn_over_its_values_in_order(self):
-    figure = plots.swept(
-        {0.4: {'a': np.array([50.0, 60.0])}, 0.2: {'a': np.array([80.0]), 'b': np.array([70.0])}},
-        name='noise_rate', title='Best',
-    )
-    line = figure.axes[0].containers[0].lines[0]
-    np.testing.assert_allclose(line.get_xdata(orig=False), [0.2, 0.4])
-    np.testing.assert_allclose(line.get_ydata(orig=False), [80, 55])
-    self.assertContainsSubset(['noise_rate', 'a', 'b'], _texts(figure))
-
-  def test_unknown_band(self):
-    with self.assertRaisesRegex(ValueError, "band must be 'std' or 'range', got 'x'"):
-      plots.accuracy_curves({}, band='x')
-
-  def test_heat_map_prints_its_numbers(self):
-    figure = plots.heat_map(
-        np.array([[0.5, np.nan]]), ['m'], ['s', 't'], title='Best', spread=np.array([[0.25, 0.1]]),
-        counts=np.array([[5, 3]]),
-    )
-    self.assertContainsSubset(['0.50 ±0.25', '–', 'Best (n = 3 to 5 seeds)'], _texts(figure))
-
-  def test_differences_are_filled_where_they_are_told(self):
-    figure = plots.differences(
-        {
-            '$s': {'a': (2.0, 1.0, 3.0), 'b': (-1.0, -3.0, 1.0)},
-            't': {'b': (-2.0, np.nan, np.nan)},
-        },
-        title='t', x='x',
-    )
-    first, second = figure.axes
-    dots = [
-        [(*line.get_xdata(), *line.get_ydata(), line.get_markerfacecolor() != 'white')
-         for line in axes.lines if line.get_marker() == 'o']
-        for axes in (first, second)
-    ]
-    self.assertEqual(dots, [[(2, 0, True), (-1, 1, False)], [(-2, 1, False)]])
-    intervals = [tuple(line.get_xdata()) for line in first.lines if line.get_linewidth() == 1.2]
-    self.assertEqual(intervals, [(1, 3), (-3, 1)])
-    self.assertEqual([t.get_text() for t in first.get_yticklabels()], ['a', 'b'])
-    self.assertEqual(first.get_xlim(), second.get_xlim())
-    figure_style.png(figure)
-
-  def test_decision_map_has_its_lines_where_they_belong(self):
-    cells = {
-        ('symmetric', 'IID'): (12.0, ['ELR 96.3', '+12.0 to $x$']),
-        ('none', 'open-set'): (-0.5, ['FedAvg 98.0']),
-    }
-    figure = plots.decision_map(cells, title='t', rows='noise', columns='federation')
-    (axes,) = figure.axes
-    self.assertEqual([t.get_text() for t in axes.get_xticklabels()], ['IID', 'open-set'])
-    self.assertEqual([t.get_text() for t in axes.get_yticklabels()], ['symmetric', 'none'])
-    places = {t.get_text(): t.xy for t in axes.texts}
-    self.assertEqual(places['ELR 96.3'], (0, 0))
-    self.assertEqual(places['FedAvg 98.0'], (1, 1))
-    figure_style.png(figure)
-
-  def test_heat_map_of_equal_or_no_numbers(self):
-    self.assertIn('0.50', _texts(plots.heat_map(np.full((1, 1), 0.5), ['m'], ['s'], title='t')))
-    self.assertIn('–', _texts(plots.heat_map(np.full((1, 1), np.nan), ['m'], ['s'], title='t')))
-
   def test_names_are_no_formulas(self):
     names = ['$x^', '$\\frac{$', 'a_b']
-    curves = {name: np.ones((1, 3)) for name in names}
-    figure_style.png(plots.accuracy_curves(curves, title='$$\\x$'))
-    figure_style.png(plots.heat_map(np.ones((3, 3)), names, names, title='$$\\x$'))
     figure_style.png(plots.accuracy(np.arange(1, 4), np.ones(3), names))
 
 

@@ -8,11 +8,11 @@ from matplotlib import figure as mfigure
 
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import metrics
+from tff_noise.compare import pictures
 from tff_noise.compare import tables
 from tff_noise.program import run_directory
 from tff_noise.report import blocks
 from tff_noise.report import html
-from tff_noise.report import plots
 from tff_noise.report import sections
 
 # With fewer values a table says as much.
@@ -36,8 +36,8 @@ def write(
     also: Forms of the pictures besides PNG: 'pdf', 'svg'.
   """
   built = _sections(folder, grid, results, command)
-  pictures = [b for section in built for b in section.blocks if isinstance(b, blocks.Picture)]
-  html.write_pictures(folder, pictures, also)
+  drawn = [b for section in built for b in section.blocks if isinstance(b, blocks.Picture)]
+  html.write_pictures(folder, drawn, also)
   path = os.path.join(folder, 'comparison.html')
   run_directory.write_text(path, html.render(grid.title, built))
   return path
@@ -84,7 +84,7 @@ def _sections(folder, grid, results, command):
     built.append(sections.Built(f'Differences to {grid.baseline}', [picture]))
   found = tables.mean_ranks(grid, results, grid.metric)
   if found is not None:
-    figure = plots.mean_ranks(
+    figure = pictures.mean_ranks(
         found.mean, found.groups, found.critical_difference, title=metrics.get(grid.metric).title
     )
     caption = 'The further left, the better; methods that a bar joins are not told apart.'
@@ -161,7 +161,7 @@ def swept_figure(
           for m in grid.methods
       } for s in grid.settings if s in place
   }
-  return plots.swept(values, name=names[0], title=metrics.get(metric).title)
+  return pictures.swept(values, name=names[0], title=metrics.get(metric).title)
 
 
 def differences_figure(
@@ -187,7 +187,7 @@ def differences_figure(
   if not found:
     return None
   title = metrics.get(metric).title
-  return plots.differences(
+  return pictures.differences(
       found, title=f'{title}: difference to {grid.baseline}',
       x='dots: means over seeds, paired; lines: 95 % intervals; filled: 0 is outside',
   )
@@ -207,7 +207,7 @@ def _heat_map(grid, results):
   shape = (len(methods), len(grid.settings))
   spreads = [table[m, s].spread for m in methods for s in grid.settings]
   metric = metrics.get(grid.metric)
-  figure = plots.heat_map(
+  figure = pictures.heat_map(
       np.array([s.mean for s in spreads]).reshape(shape),
       methods,
       grid.settings,
@@ -237,6 +237,6 @@ def _curves(grid, results, index, setting):
     return None
   return blocks.Picture(
       f'over_rounds_{index}',
-      plots.accuracy_curves(by_method, title=setting),
+      pictures.accuracy_curves(by_method, title=setting),
       f'{setting}: test accuracy, mean over seeds and one standard deviation on either side.',
   )
