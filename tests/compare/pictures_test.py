@@ -37,8 +37,8 @@ class ReadableTest(parameterized.TestCase):
   @parameterized.parameters(1, 2, 7, 100, 300, 5000)
   def test_ticks_of_curves_are_apart(self, rounds):
     figure = pictures.accuracy_curves({'a': np.ones((2, rounds))}, title='t')
-    for labels in (figure.axes[0].get_xticklabels, figure.axes[0].get_yticklabels):
-      self.assertEmpty(pictured.overlaps(figure, labels))
+    (axes,) = figure.axes
+    self.assertEmpty(pictured.overlaps(figure, axes.get_xticklabels, axes.get_yticklabels))
 
   def test_nothing_of_curves_is_cut_off(self):
     curves = {f'method {i} with a name': np.ones((5, 9)) for i in range(9)}
@@ -57,9 +57,8 @@ class ReadableTest(parameterized.TestCase):
     )
     panels = [axes for axes in figure.axes if axes.lines]
     self.assertLen(panels, count)
-    for axes in panels:
-      for labels in (axes.get_xticklabels, axes.get_yticklabels):
-        self.assertEmpty(pictured.overlaps(figure, labels))
+    labels = [w for axes in panels for w in (axes.get_xticklabels, axes.get_yticklabels)]
+    self.assertEmpty(pictured.overlaps(figure, *labels))
 
 
 class ContentTest(absltest.TestCase):

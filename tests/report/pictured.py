@@ -48,12 +48,16 @@ def rendered(figure):
   return canvas.get_renderer()
 
 
-def overlaps(figure, written):
-  """Which of the texts that `written()` gives once the figure is laid out lie over each other."""
+def overlaps(figure, *written):
+  """Which of the texts that a `written()` gives once the figure is laid out lie over each other."""
   renderer = rendered(figure)
-  boxes = [t.get_window_extent(renderer) for t in written() if t.get_visible() and t.get_text()]
+  groups = [
+      [t.get_window_extent(renderer) for t in texts() if t.get_visible() and t.get_text()]
+      for texts in written
+  ]
   return [
       (i, j)
+      for boxes in groups
       for i, a in enumerate(boxes)
       for j, b in enumerate(boxes[i + 1:], i + 1)
       if min(a.x1, b.x1) > max(a.x0, b.x0) and min(a.y1, b.y1) > max(a.y0, b.y0)

@@ -60,9 +60,8 @@ class ReadableTest(parameterized.TestCase):
     self._assert_apart(plots.seconds(x.astype(float)))
 
   def _assert_apart(self, figure):
-    for axes in figure.axes:
-      for labels in (axes.get_xticklabels, axes.get_yticklabels):
-        self.assertEmpty(pictured.overlaps(figure, labels))
+    labels = [w for axes in figure.axes for w in (axes.get_xticklabels, axes.get_yticklabels)]
+    self.assertEmpty(pictured.overlaps(figure, *labels))
 
   @parameterized.named_parameters(
       ('label_distribution', lambda: _label_distribution(10)),
