@@ -98,15 +98,20 @@ def _compare(values, extra, command):
   known = {}
   for path in shards.results_files(values.results) if values.results else ():
     known.update(records.read(path, grid))
+  left = [
+      cell for cell in grid.cells
+      if values.run and cell.config.name() not in known and not runner.is_finished(cell)
+  ]
   if values.run:
     _require_one_comparison(grid, known, values.mixed_code)
+    same_inputs.require_there(left)
   out = run_directory.locate(
       values.out_dir or os.path.join(values.root_dir, 'compare'), '' if values.out_dir else name
   )
   failed = []
   if values.run:
     with child.terminable():
-      failed = _run(grid, known, out, values.jobs)
+      failed = _run(grid, left, out, values.jobs)
   results = tables.collect(grid, known=known, mixed_code=values.mixed_code)
   if values.results:
     path = values.results if shard is None else shards.results_file(values.results, shard)
@@ -126,12 +131,11 @@ def _compare(values, extra, command):
 
 
 def _require_one_comparison(grid, known, mixed_code):
-  """Before hours of runs, and not after them: that they can be made, and be set side by side."""
+  """Before hours of runs, and not after them."""
   there = tables.collect(grid, known=known, mixed_code=mixed_code)
   if not mixed_code:
     same_inputs.require_code(there, code_version.digest())
   same_inputs.require_inputs(there)
-  same_inputs.require_there(there)
 
 
 def _require_folder_of(path):
@@ -197,12 +201,8 @@ def _grid(values, extra):
   return grid, 'flags_' + hashlib.sha256('\n'.join(names).encode()).hexdigest()[:8]
 
 
-def _run(grid, known, out, jobs):
-  """Runs what is neither finished nor known; returns the outcomes that failed."""
-  left = [
-      cell for cell in grid.cells
-      if cell.config.name() not in known and not runner.is_finished(cell)
-  ]
+def _run(grid, left, out, jobs):
+  """Runs what is left; returns the outcomes that failed."""
   print(
       f'{grid.title}: {len(grid.cells)} runs, {len(grid.cells) - len(left)} of them finished',
       file=sys.stderr,

@@ -1,7 +1,7 @@
 """Parameters of methods and optimizers: frozen dataclasses, read from texts NAME=VALUE."""
 
 import dataclasses
-import importlib
+import importlib.util
 import inspect
 import math
 import os
@@ -17,6 +17,7 @@ from tff_noise import types
 
 # Clients compute in float32 and int32.
 _LARGEST = {float: types.MAX_FLOAT32, int: 2**31 - 1}
+_INSTALLED = {'site-packages', 'dist-packages'}
 _WHERE = 'it has to be package.module:NAME, on the PYTHONPATH or below this folder'
 
 
@@ -143,13 +144,8 @@ def named(place: str, flag: str) -> Any:
   Raises:
     types.UsageError: If there is no such module, it cannot be imported, or has no such name.
   """
+  require_module(place, flag)
   module, _, name = place.partition(':')
-  if module == '__main__':
-    raise types.UsageError(
-        f'--{flag}={place} is in the program that is running, which a run cannot import: write it '
-        'into a module, and name that'
-    )
-  _look_here()
   try:
     with loading.large_modules():  # It may be the first to load TensorFlow Federated.
       return getattr(importlib.import_module(module), name)
@@ -180,9 +176,22 @@ def source_of(place: str) -> str:
 
 
 def require_module(place: str, flag: str) -> None:
-  """Raises `UsageError` if the module of `place`, see `named`, is not found; runs none of it."""
+  """Raises `UsageError` if there is no module for `place`, see `named`; none of it is run.
+
+  That it is there can be known only when it is imported: packages that are installed may make
+  modules as they run.
+  """
   module = place.partition(':')[0]
-  if module != '__main__' and not is_there(module):
+  if module == '__main__':
+    raise types.UsageError(
+        f'--{flag}={place} is in the program that is running, which a run cannot import: write it '
+        'into a module, and name that'
+    )
+  top = module.partition('.')[0]
+  installed = not _INSTALLED.isdisjoint(source_of(top).split(os.sep))
+  # Other finders than the path's know, for one, what is installed in a way that it can be edited.
+  elsewhere = not is_there(top) and importlib.util.find_spec(top) is not None
+  if not (is_there(module) or installed or elsewhere):
     raise types.UsageError(f'--{flag}={place}: there is no module {module}; {_WHERE}')
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from importlib import machinery
 from unittest import mock
 
 from absl.testing import absltest
@@ -91,6 +92,28 @@ class SourceTest(absltest.TestCase):
       for place in ('loud.nothing:x', 'loud.inner.nothing:x', 'nowhere_at_all:x'):
         self.assertEqual(params_lib.source_of(place), '')
     self.assertNoCommonElements(sys.modules, ('loud', 'no_init'))
+
+  def test_a_module_that_is_not_there_is_told_without_importing_any(self):
+    folder = self.create_tempdir()
+    folder.create_file('loud/__init__.py', 'raise ValueError("imported")')
+    folder.create_file('loud/inner.py', '')
+    with mock.patch.object(sys, 'path', [folder.full_path, *sys.path]):
+      params_lib.require_module('loud.inner:x', 'model')
+      for module in ('loud.other', 'nowhere_at_all', 'nowhere_at_all.inner'):
+        with self.assertRaisesRegex(types.UsageError, f'--model={module}:x: there is no module'):
+          params_lib.require_module(f'{module}:x', 'model')
+      with self.assertRaisesRegex(types.UsageError, 'in the program that is running'):
+        params_lib.require_module('__main__:x', 'model')
+    self.assertNotIn('loud', sys.modules)
+
+  def test_what_others_than_the_path_find_is_left_to_the_import(self):
+    params_lib.require_module('absl.made_as_it_runs:x', 'model')  # It is installed.
+    finder = mock.Mock(spec=['find_spec'])
+    finder.find_spec.side_effect = lambda name, path, target=None: (
+        machinery.ModuleSpec(name, None) if name == 'edited' else None
+    )
+    with mock.patch.object(sys, 'meta_path', [*sys.meta_path, finder]):
+      params_lib.require_module('edited.inner:x', 'model')
 
 
 class ParseTest(parameterized.TestCase):

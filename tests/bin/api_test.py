@@ -63,7 +63,7 @@ class ApiTest(absltest.TestCase):
         ({'method': 'nope'}, '^--method must be one of'),
         ({'method': f'{_OWN}:METHOD', 'param': 'weight=2'}, r'weight must be in \[0, 1\], got 2'),
         ({'method': f'{_OWN}:Params'}, 'must be a tff_noise.algorithms.catalog.Entry'),
-        ({'method': 'no.such:METHOD'}, r'cannot be imported \(ModuleNotFoundError'),
+        ({'method': 'no.such:METHOD'}, 'there is no module no.such; it has to be package.module'),
         # Found by the process of the run alone.
         ({'dataset': 'npz', 'data_dir': '/nowhere'}, '^--data_dir=/nowhere is neither a file'),
         ({'model': f'{_OWN}:nope'}, 'has no attribute'),

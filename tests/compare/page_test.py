@@ -3,6 +3,7 @@
 import os
 import re
 
+import numpy as np
 from absl.testing import absltest
 
 from tests.compare import grid_case
@@ -97,6 +98,13 @@ class PageTest(grid_case.GridCase):
     self.assertIn('Ranks over settings', text)
     self.assertIn('differences.png', os.listdir(os.path.join(folder, 'plots')))
     self.assertIn('Differences to fedavg', text)
+    figure = page.differences_figure(grid, tables.collect(grid), grid_case.METRIC)
+    axes = figure.axes[0]
+    self.assertEqual([t.get_text() for t in axes.get_yticklabels()], ['feddpcont', 'gce'])
+    dots = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == 'o']
+    np.testing.assert_allclose(dots, [10, 20])
+    nothing = [r._replace(record=None) for r in tables.collect(grid)]
+    self.assertIsNone(page.differences_figure(grid, nothing, grid_case.METRIC))
     # No seed has another order.
     self.assertIn('Critical difference 0.00', text)
     rows = tables.rank_table(

@@ -49,14 +49,20 @@ class ReadableTest(parameterized.TestCase):
       self.assertBetween(box.x0, -1, box.x1)
       self.assertLessEqual(box.x1, figure.bbox.width + 1, part)
 
-  @parameterized.parameters(1, 5, 19)
-  def test_differences_of_many_settings_are_apart(self, count):
-    found = {f'method {i} with a name': (i, i - 1.0, i + 1.0) for i in range(9)}
+  @parameterized.parameters((1, 9, 1), (5, 9, 1), (19, 9, 1), (1, 1, 5), (4, 1, 5), (4, 3, 9))
+  def test_differences_are_apart_and_have_room(self, count, methods, words):
+    found = {f'method {i} ' + 'with a name ' * words: (i, i - 1.0, i + 1.0) for i in range(methods)}
     figure = pictures.differences(
-        {f'a rather long setting {i}': found for i in range(count)}, title='t', x='x'
+        {f'{i} of ' + 'a rather long setting ' * words: found for i in range(count)},
+        title='t', x='x',
     )
     panels = [axes for axes in figure.axes if axes.lines]
     self.assertLen(panels, count)
+    renderer = pictured.rendered(figure)
+    for axes in panels:
+      box = axes.get_window_extent(renderer)
+      self.assertGreater(box.width, 0.1 * figure.bbox.width)
+      self.assertGreater(box.height, 10 * methods)
     labels = [w for axes in panels for w in (axes.get_xticklabels, axes.get_yticklabels)]
     self.assertEmpty(pictured.overlaps(figure, *labels))
 
@@ -115,7 +121,22 @@ class ContentTest(absltest.TestCase):
     self.assertEqual(intervals, [(1, 3), (-3, 1)])
     self.assertEqual([t.get_text() for t in first.get_yticklabels()], ['a', 'b'])
     self.assertEqual(first.get_xlim(), second.get_xlim())
+    self.assertBetween(first.get_xlim()[0], -4, -3)
+    self.assertBetween(first.get_xlim()[1], 3, 4)
+    lower, upper = first.get_ylim()
+    self.assertBetween(upper, -1, 0)  # The first method is above the others.
+    self.assertBetween(lower, 1, 2)
     figure_style.png(figure)
+
+  def test_an_interval_far_longer_than_the_others_ends_in_an_arrow(self):
+    (axes,) = pictures.differences(
+        {'s': {'a': (1.0, 0.5, 1.5), 'b': (2.0, -50.0, 3.0)}}, title='t', x='x'
+    ).axes
+    left, right = axes.get_xlim()
+    self.assertBetween(left, -3, -2)
+    self.assertBetween(right, 3, 4)
+    arrows = [line for line in axes.lines if line.get_marker() in '<>']
+    self.assertEqual([(*a.get_xdata(), *a.get_ydata()) for a in arrows], [(left, 1)])
 
   def test_decision_map_has_its_lines_where_they_belong(self):
     cells = {

@@ -120,5 +120,49 @@ class InputsTest(grid_case.GridCase):
       same_inputs.require_inputs(nowhere)
 
 
+class ThereTest(grid_case.GridCase):
+
+  def _grid(self, vary, *more):
+    return grid_lib.from_flags(
+        ['fedavg', 'gce'], vary, [0, 1], ['--rounds=2', *more], self.root,
+        metric=[grid_case.METRIC], baseline=None,
+    )
+
+  def _refused(self, cells, message):
+    with self.assertRaisesRegex(types.UsageError, message + '.*; --norun shows the runs'):
+      same_inputs.require_there(cells)
+
+  def test_data_of_many_cells_are_read_once(self):
+    cells = self._grid(['subset=500,600']).cells
+    with mock.patch.object(data, 'load_dataset', wraps=data.load_dataset) as load:
+      same_inputs.require_there(cells)
+    self.assertEqual(load.call_count, 2)
+    same_inputs.require_there([])
+
+  @parameterized.parameters('clients=20,2000', 'clients=2000,20')
+  def test_flags_of_every_cell_are_held_against_the_data(self, vary):
+    self._refused(self._grid([vary]).cells, '^--clients must be at most the 1400 training')
+
+  @parameterized.parameters(
+      ('weights=,nowhere.h5', '^there is no weights file nowhere.h5'),
+      ('model=mlp,nowhere:network', '^--model=nowhere:network: there is no module nowhere'),
+      ('aggregation=mean,nowhere:build', '^--aggregation=nowhere:build: there is no module'),
+      ('arrivals=uniform:0.5:2,nowhere.csv', '^--arrivals=nowhere.csv: no such file'),
+      ('noise_matrix=nowhere.csv', '^--noise_matrix=nowhere.csv: no such file'),
+  )
+  def test_what_one_cell_names_and_is_not_there(self, vary, message):
+    vary = vary.replace('weights=,', f'weights={__file__},')
+    more = ['--noise=matrix'] if 'matrix' in vary else []
+    self._refused(self._grid([vary], *more).cells[-1:], message)
+    self._refused(self._grid([vary], *more).cells, message)
+
+  def test_a_run_that_is_begun_has_its_scene(self):
+    grid = self._grid([], '--scene=nowhere.npz')
+    self._refused(grid.cells, '^--scene=nowhere.npz: no such file')
+    for cell in grid.cells:
+      os.makedirs(self.path(cell))
+    same_inputs.require_there(grid.cells)
+
+
 if __name__ == '__main__':
   absltest.main()

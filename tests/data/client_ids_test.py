@@ -20,7 +20,7 @@ class ClientIdsTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.source = client_ids.ClientIds(_IDS, seed=3)
+    self.source = client_ids.ClientIds(np.array(_IDS), seed=np.int64(3))
 
   def test_ids_without_replacement_others_in_each_round(self):
     cohorts = _cohorts(self.source.iterator(), 200)
@@ -41,7 +41,7 @@ class ClientIdsTest(absltest.TestCase):
   def test_goes_on_from_a_copy_and_from_what_was_saved(self):
     iterator = self.source.iterator()
     _cohorts(iterator, 2)
-    copied, saved = copy.deepcopy(iterator), iterator.to_bytes()
+    copied, saved = copy.deepcopy(iterator), iterator.to_bytes()  # Of a NumPy seed, too.
     expected = _cohorts(iterator, 3)
     self.assertNotEqual(iterator, copied)
     restored = client_ids.ClientIdsIterator.from_bytes(saved)
@@ -58,7 +58,12 @@ class ClientIdsTest(absltest.TestCase):
     for ids in ([], ['a', 'b', 'a']):
       with self.assertRaisesRegex(ValueError, 'all different'):
         client_ids.ClientIds(ids, seed=0)
-    for k in (None, 0, 10):
+    with self.assertRaisesRegex(TypeError, "must be str, got .'int', 'int', 'int'.$"):
+      client_ids.ClientIds(range(9), seed=0)
+    for seed in (-1, 2**63):
+      with self.assertRaisesRegex(ValueError, 'seed must be in'):
+        client_ids.ClientIds(_IDS, seed)
+    for k in (None, 0, 10, 2.0):
       with self.assertRaisesRegex(ValueError, f'k must be from 1 to 9, got {k}'):
         self.source.iterator().select(k)
 

@@ -73,7 +73,7 @@ class PagesTest(parameterized.TestCase):
     self.assertLen(lines, 4 + 19 + 2)
     self.assertStartsWith(lines[4], '| IID, no noise | +0.13 [-0.32, +0.58] (n=5) | +0.64 ')
 
-  @parameterized.parameters('map', 'ranks')
+  @parameterized.parameters('map', 'ranks', 'differences')
   def test_pictures_by_name(self, name):
     path = os.path.join(self.create_tempdir().full_path, 'page.md')
     text = _BLOCK.format('docs/all_methods_tuned.csv', 'last10_test_accuracy', name)

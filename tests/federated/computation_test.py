@@ -176,7 +176,7 @@ class StatelessTest(federated_test_case.FederatedTestCase):
     for values in ({'a': 2}, {'a': 2, 'b': [3, 4], 'c': 5}, {}):
       with self.assertRaisesRegex(ValueError, r"'a round' sends \['a', 'b'\], got "):
         built.send(state, **values)
-    with self.assertRaisesRegex(ValueError, r'shape \(3,\), the first was of \(2,\)'):
+    with self.assertRaisesRegex(ValueError, r"'a round' sends b of shape \(2,\), got \(3,\)"):
       built.send(state, a=2, b=[3, 4, 5])
 
   def test_weights_can_be_set(self):

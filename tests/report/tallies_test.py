@@ -111,6 +111,7 @@ class TalliesTest(section_test_case.SectionTestCase):
       measured = [100 * a for a in accuracy if np.isfinite(a)]
       np.testing.assert_allclose(axes.lines[0].get_ydata(), measured)
       np.testing.assert_allclose(axes.lines[1].get_ydata(), 75)
+      self.assertEqual(axes.lines[0].get_marker(), 'o')  # One evaluation is seen.
 
   def test_fewer_classes_than_the_scene(self):
     with self.assertRaisesRegex(types.UsageError, 'a table of 2 classes, scene.npz has more'):

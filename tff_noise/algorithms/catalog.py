@@ -73,8 +73,8 @@ class Entry(NamedTuple):
     built = function(task, params)
     if not isinstance(built, algorithm.Algorithm):
       raise types.UsageError(
-          f'--method={self.name}: {self.place} has to return an algorithm.Algorithm, returned a '
-          f'{type(built).__name__}'
+          f'{self.place}, the place of the method {self.name}, has to return an '
+          f'algorithm.Algorithm, returned a {type(built).__name__}'
       )
     return built
 

@@ -189,7 +189,7 @@ def differences_figure(
   title = metrics.get(metric).title
   return pictures.differences(
       found, title=f'{title}: difference to {grid.baseline}',
-      x='dots: means over seeds, paired; lines: 95 % intervals; filled: 0 is outside',
+      x='means over seeds, paired, and 95 % intervals (arrows: longer); filled: 0 is outside',
   )
 
 

@@ -4,7 +4,6 @@ As those of a run, `tff_noise.report.plots`, they can be read in grey print, and
 the same bytes.
 """
 
-import itertools
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -96,46 +95,61 @@ def differences(
 ) -> mfigure.Figure:
   """Draws a dot and an interval for each method, a panel for each setting, all on one scale.
 
-  A filled dot's interval excludes 0. The scale is that of the dots: longer intervals are cut.
+  A filled dot's interval excludes 0. An interval that would make the scale much wider than the dots
+  need ends in an arrow.
 
   Args:
-    values: By setting, then by method, what the dot and the ends of the interval are; the ends nan
-      where there is none.
+    values: By setting, one at least, then by method, what the dot and the ends of the interval are;
+      the ends nan where there is none.
     title: Of the picture.
     x: What the numbers are.
   """
   methods = list(dict.fromkeys(method for found in values.values() for method in found))
+  names = [textwrap.fill(style.plain(method), 30) for method in methods]
+  titles = [textwrap.fill(style.plain(setting), 34) for setting in values]
   columns = min(3, len(values))
   rows = math.ceil(len(values) / columns)
-  figure = style.new_figure(height=0.8 + rows * (0.45 + 0.18 * len(methods)))
+  lines = sum(name.count('\n') + 1 for name in names)
+  above = max(text.count('\n') + 1 for text in titles)
+  figure = style.new_figure(height=0.8 + rows * (0.3 + 0.17 * above + 0.18 * lines))
   panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-  for axes, (setting, found) in itertools.zip_longest(
-      panels.flat, values.items(), fillvalue=('', {})
-  ):
-    if not found:
-      axes.axis('off')
-      continue
+  for axes in panels.flat[len(values):]:
+    axes.axis('off')
+  left, right = _scale([numbers for found in values.values() for numbers in found.values()])
+  for axes, text, found in zip(panels.flat, titles, values.values(), strict=False):
     axes.axvline(0, color=style.FAINT, linewidth=1)
     for method, (mean, low, high) in found.items():
       y = methods.index(method)
+      axes.plot([max(low, left), min(high, right)], [y, y], color=style.DARK, linewidth=1.2)
+      for marker, end, cut in (('<', left, low < left), ('>', right, high > right)):
+        if cut:
+          axes.plot(end, y, marker, color=style.DARK, markersize=4, clip_on=False)
       told = low > 0 or high < 0
-      axes.plot([low, high], [y, y], color=style.DARK, linewidth=1.2)
       axes.plot(
           mean, y, 'o', color=style.DARK, markersize=5,
           markerfacecolor=style.DARK if told else 'white',
       )
-    axes.set_title(textwrap.fill(style.plain(setting), 34), fontsize=9)
+    axes.set_title(text, fontsize=9)
     axes.grid(axis='x')
     axes.tick_params(axis='x', labelbottom=True)
-  means = [0.0, *(mean for found in values.values() for mean, _, _ in found.values())]
-  room = 0.15 * (max(means) - min(means)) or 1.0
-  panels[0, 0].set_xlim(min(means) - room, max(means) + room)
+  panels[0, 0].set_xlim(left, right)
   panels[0, 0].set_ylim(len(methods) - 0.4, -0.6)
-  panels[0, 0].set_yticks(range(len(methods)), [style.plain(method) for method in methods])
+  panels[0, 0].set_yticks(range(len(methods)), names)
   figure.supxlabel(x, fontsize=9)
-  figure.suptitle(textwrap.fill(style.plain(title), 100), x=0.01, ha='left', fontsize=10,
-                  fontweight='bold')
+  figure.suptitle(
+      textwrap.fill(style.plain(title), 100), x=0.01, ha='left', fontsize=10, fontweight='bold'
+  )
   return figure
+
+
+def _scale(differences):
+  """Both ends: 0, all dots and their intervals, but these no further than the dots are apart."""
+  dots = [0.0, *(mean for mean, _, _ in differences)]
+  ends = [end for _, low, high in differences for end in (low, high) if math.isfinite(end)]
+  room = (max(dots) - min(dots)) or 1.0
+  left = max(min([*dots, *ends]), min(dots) - room)
+  right = min(max([*dots, *ends]), max(dots) + room)
+  return left - 0.05 * room, right + 0.05 * room
 
 
 @style.styled

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from tff_noise import types
+from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import tables
 from tff_noise.program import data
 from tff_noise.program import inputs
@@ -56,20 +57,25 @@ def require_inputs(results: Sequence[tables.Result]) -> None:
       inputs.check(directory, _now(result.cell.config, of_data), _OTHERWISE)
 
 
-def require_there(results: Sequence[tables.Result]) -> None:
-  """Raises `UsageError` if what is left to run would not find its data or what its flags name.
+def require_there(cells: Sequence[grid_lib.Cell]) -> None:
+  """Raises `UsageError` if a cell would not find its data, or a file or module that it names.
 
   It would be said once for each cell, and the rest of the grid would be no comparison.
 
   Args:
-    results: Of all cells.
+    cells: Those that are left to run.
   """
-  read = set()
-  for config in (result.cell.config for result in results if result.record is None):
-    inputs.require(config)
-    if _read_by(config) not in read:
-      data.load_dataset(config)
-      read.add(_read_by(config))
+  by_data = {}
+  for cell in cells:
+    by_data.setdefault(_read_by(cell.config), []).append(cell.config)
+  try:
+    for configs in by_data.values():
+      dataset = data.load_dataset(configs[0])
+      for config in configs:
+        data.check_flags(config, dataset)
+        inputs.require(config, begun=os.path.isdir(config.path()))
+  except types.UsageError as error:
+    raise types.UsageError(f'{error}; --norun shows the runs that are there') from error
 
 
 def _read_by(config):

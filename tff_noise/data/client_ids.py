@@ -16,7 +16,11 @@ _TYPE = tff.FederatedType(np.str_, tff.CLIENTS)
 
 
 class ClientIds(tff.program.FederatedDataSource):
-  """A data source of type `{str}@CLIENTS` that gives the same cohorts whenever it is asked."""
+  """A data source of type `{str}@CLIENTS` that gives the same cohorts whenever it is asked.
+
+  So a round that `train_model` discards (`should_discard_round`) is the same when it is tried
+  again.
+  """
 
   def __init__(self, client_ids: Sequence[str], seed: int):
     """Initialises the source.
@@ -26,12 +30,18 @@ class ClientIds(tff.program.FederatedDataSource):
       seed: Of the cohorts, in [0, 2**63).
 
     Raises:
-      ValueError: If there are no ids, or some are equal.
+      TypeError: If an id is no text.
+      ValueError: If there are no ids, some are equal, or the seed is outside.
     """
-    if not client_ids or len(set(client_ids)) < len(client_ids):
-      raise ValueError(f'client_ids must be there and all different, got {list(client_ids)}')
-    self._client_ids = tuple(client_ids)
-    self._seed = seed
+    ids = tuple(client_ids)
+    if not all(isinstance(i, str) for i in ids):
+      raise TypeError(f'client_ids must be str, got {[type(i).__name__ for i in ids][:3]}')
+    if not ids or len(set(ids)) < len(ids):
+      raise ValueError(f'client_ids must be there and all different, got {len(ids)}')
+    if not 0 <= seed < 2**63:
+      raise ValueError(f'seed must be in [0, 2**63), got {seed}')
+    self._client_ids = ids
+    self._seed = int(seed)
 
   @property
   def federated_type(self) -> tff.FederatedType:
@@ -71,7 +81,7 @@ class ClientIdsIterator(tff.program.FederatedDataSourceIterator):
     Raises:
       ValueError: If `k` is not from 1 to the number of clients.
     """
-    if k is None or not 1 <= k <= len(self._client_ids):
+    if not isinstance(k, int) or not 1 <= k <= len(self._client_ids):
       raise ValueError(f'k must be from 1 to {len(self._client_ids)}, got {k}')
     self._selections += 1
     draw = rng.generator(self._seed, 'client ids', self._selections)

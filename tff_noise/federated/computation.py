@@ -105,12 +105,23 @@ class Computation(NamedTuple):
     first = self.declared.receives
     if values.keys() != first.keys():
       raise ValueError(f'{self.name!r} sends {sorted(first)}, got {sorted(values)}')
+    typed = {name: self._as_first(name, first[name], value) for name, value in values.items()}
+    return self.process.set_hparams(state, program_lib.in_order(typed))
+
+  def _as_first(self, name, first, value):
+    """A value that is sent, in the types of the first one."""
+
+    def typed(first, value):
+      sent = np.asarray(value, np.asarray(first).dtype)
+      if sent.shape != np.shape(first):
+        raise ValueError(
+            f'{self.name!r} sends {name} of shape {np.shape(first)}, got {sent.shape}'
+        )
+      return sent
+
     # A list of numbers is one value, where the first is no structure.
-    whole = {n: v if tf.nest.is_nested(first[n]) else np.asarray(v) for n, v in values.items()}
-    hparams = tf.nest.map_structure(
-        _as_first, program_lib.in_order(first), program_lib.in_order(whole)
-    )
-    return self.process.set_hparams(state, hparams)
+    whole = value if tf.nest.is_nested(first) else np.asarray(value)
+    return tf.nest.map_structure(typed, first, whole)
 
   def initial_input(self, labels: np.ndarray) -> uplink.ClientInput:
     """Returns what a client that has not taken part yet brings, if it gets no messages.
@@ -404,14 +415,6 @@ def collect(
       name, processes.Collection(next_fn), fields, declared, broadcast_bytes,
       sends_model=sends_model, trains=training is not None and public is None,
   )
-
-
-def _as_first(first, value):
-  """A value that is sent, in the type of the first one."""
-  sent = np.asarray(value, np.asarray(first).dtype)
-  if sent.shape != np.shape(first):
-    raise ValueError(f'a value sent has shape {sent.shape}, the first was of {np.shape(first)}')
-  return sent
 
 
 def _start_of_optimizer(task):

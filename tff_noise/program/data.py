@@ -23,13 +23,9 @@ def load_dataset(config: run_config.RunConfig) -> types.Dataset:
     types.UsageError: If files are missing or damaged, or flags do not suit the data.
   """
   dataset = sources.load(config.data_spec())
-  if dataset.train_x.dtype.kind == 'f' and (config.image_size or config.augmentation != 'none'):
-    raise types.UsageError(
-        '--image_size and --augmentation are for images, and the data are features: leave them out'
-    )
   if config.subset:
     dataset = _subset(dataset, config.subset)
-  config.check_with_data(len(dataset.train_y), dataset.num_classes)
+  check_flags(config, dataset)
   if config.public_dataset is not None:
     dataset = dataset._replace(public=_public_images(config, dataset))
   if config.validation_dir is None:
@@ -44,6 +40,15 @@ def load_dataset(config: run_config.RunConfig) -> types.Dataset:
   if dataset.train_x.dtype.kind != 'S':
     examples = examples._replace(x=image_folder.read_pixels(examples.x, dataset.image_shape))
   return dataset._replace(validation=examples)
+
+
+def check_flags(config: run_config.RunConfig, dataset: types.Dataset) -> None:
+  """Raises `UsageError` if flags do not suit the data, which may have been read for other flags."""
+  if dataset.train_x.dtype.kind == 'f' and (config.image_size or config.augmentation != 'none'):
+    raise types.UsageError(
+        '--image_size and --augmentation are for images, and the data are features: leave them out'
+    )
+  config.check_with_data(len(dataset.train_y), dataset.num_classes)
 
 
 def _subset(dataset, size):
@@ -119,11 +124,17 @@ def load_scene(
   config.check_clients(scene.num_clients)
   config.availability(scene.num_clients)  # Its mistakes are told before TensorFlow is loaded.
   _check_client_bytes(config, dataset, scene)
+  return scene
+
+
+def require_validation(
+    config: run_config.RunConfig, dataset: types.Dataset, scene: scene_lib.Scene
+) -> None:
+  """Raises `UsageError` if training shall stop early by examples that the server has not."""
   if config.early_stopping and scene_lib.validation(dataset, scene) is None:
     raise types.UsageError(
         '--early_stopping needs a validation set: give --validation_fraction or --validation_dir'
     )
-  return scene
 
 
 def _check_client_bytes(config, dataset, scene):

@@ -27,15 +27,23 @@ _FILES = ('weights', 'arrivals')
 _OF_SCENE = ('scene', 'noise_matrix', 'openset_q')
 
 
-def require(config: run_config.RunConfig) -> None:
-  """Raises `UsageError` if a file of weights or a module that flags name is not there.
+def require(config: run_config.RunConfig, *, begun: bool) -> None:
+  """Raises `UsageError` if a file or a module that flags name is not there.
 
   What is in it is found out when it is used, after TensorFlow is loaded; that takes seconds, and a
   grid has many runs of it.
+
+  Args:
+    config: The flags.
+    begun: Whether the run has its scene, and no need of the files that it was drawn from.
   """
   if config.weights is not None:
     weights_file.require(config.weights)
-  for flag in ('model', 'metrics_hook'):
+  for flag in ('arrivals', *(() if begun else ('scene', 'noise_matrix'))):
+    path = getattr(config, flag)
+    if path is not None and not path.startswith('uniform:') and not os.path.isfile(path):
+      raise types.UsageError(f'--{flag}={path}: no such file')
+  for flag in ('model', 'aggregation', 'metrics_hook'):
     place = getattr(config, flag)
     if place and ':' in place:
       params.require_module(place, flag)

@@ -63,7 +63,8 @@ def run(config: run_config.RunConfig) -> None:
   if continued and run_directory.is_complete(directory):
     print(f'Run {directory.name} is complete; nothing is left to do.')
   else:
-    inputs.require(config)
+    inputs.require(config, begun=continued)
+    data_lib.require_validation(config, dataset, scene)
     for note in [*(f'scene: {note}' for note in scene.notes), *notices.of(config, dataset)]:
       print(note, file=sys.stderr)
     _prepare_and_train(config, dataset, scene, directory, made_from)

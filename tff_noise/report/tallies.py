@@ -11,6 +11,7 @@ from tff_noise.report import blocks
 from tff_noise.report import class_matrices
 from tff_noise.report import figure_style as style
 from tff_noise.report import plots
+from tff_noise.report import runs
 from tff_noise.report import scene_statistics
 
 # Columns of metrics.csv.
@@ -82,11 +83,10 @@ def _build(run, scene):
           'the mean noise rate, where the sums show that the model is better than the labels.',
       ),
   ]
-  if truth is not None:
-    right = 1 - scene.flipped[held].sum() / known[held].sum()
+  if truth is not None and runs.accuracy(run) is not None:
     shown.append(blocks.Picture(
         'model_and_labels',
-        _crossing_picture(run.metrics['round'], run.metrics['test_accuracy'], float(right)),
+        _crossing_picture(run.rounds, run.metrics['test_accuracy'], 1 - scene.noise_rate),
         'A model that is right less often than the labels can correct few of them: below their '
         'line what relabels does harm, unless it is sure of few. The server sees neither line.',
     ))
@@ -164,7 +164,10 @@ def _crossing_picture(rounds: np.ndarray, accuracy: np.ndarray, right: float) ->
   measured = np.isfinite(accuracy)
   rounds, accuracy = rounds[measured], accuracy[measured]
   figure, axes = style.new_axes(height=3.2)
-  axes.plot(rounds, 100 * accuracy, color=style.DARK, label='the model, on the test set')
+  axes.plot(
+      rounds, 100 * accuracy, color=style.DARK, label='the model, on the test set',
+      marker='o' if len(rounds) <= 30 else None, markersize=3.5,
+  )
   axes.axhline(100 * right, color=style.MIDDLE, linestyle='--', label="clients' labels")
   axes.set_ylim(0, 103)
   axes.set_ylabel('right, %')
