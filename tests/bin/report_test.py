@@ -83,7 +83,7 @@ class ReportTest(parameterized.TestCase):
       ((), '--run_dir is needed'),
       (('--run_dir=',), '--run_dir is needed'),
       (('--run_dir=nowhere',), 'nowhere is not a run: no such directory'),
-      (('--run_dir=.',), 'config.json cannot be read'),
+      (('--run_dir=.',), '. is not a run: it has no config.json; give the folder of one'),
       (('--run_dri=a_run',), "Unknown command line flag 'run_dri'"),
       (('a_run',), "unexpected argument 'a_run'"),
   )

@@ -461,7 +461,6 @@ class LateMistakeTest(parameterized.TestCase):
   _FEDCORR = '--method=fedcorr --allow_per_client_disclosure'
 
   @parameterized.parameters(
-      ('--weights=missing.h5', 'missing.h5', 'a Keras H5 file'),
       ('--model=cnn --image_size=2', '--model=cnn', 'use a larger --image_size'),
       (
           f'{_FEDCORR} --param=lid_neighbours=1000', '--param=lid_neighbours=1000',
@@ -470,8 +469,8 @@ class LateMistakeTest(parameterized.TestCase):
       ('--arrivals=missing.csv', '--arrivals=missing.csv', 'client, joins, leaves'),
       ('--method=rhfl', 'rhfl', 'name some by --public_dataset'),
       (
-          '--method=rhfl --public_dataset=digits --public_examples=9 --weights=a.h5', '--weights',
-          'leave it out',
+          f'--method=rhfl --public_dataset=digits --public_examples=9 --weights={sys.executable}',
+          '--weights', 'leave it out',
       ),
       (
           '--method=rhfl --public_dataset=digits --public_examples=9 '
@@ -480,7 +479,7 @@ class LateMistakeTest(parameterized.TestCase):
   )
   def test_one_line_status_two_and_no_directory(self, arguments, flag, advice):
     root = os.path.join(self.create_tempdir().full_path, 'runs')
-    run = _run if arguments == '--weights=missing.h5' else _run_here  # Each takes ten seconds.
+    run = _run if arguments == '--method=rhfl' else _run_here  # Each takes ten seconds.
     status, out, err = run(
         f'--root_dir={root}', '--clients=6', '--clients_per_round=3', *arguments.split()
     )
