@@ -98,13 +98,9 @@ def _compare(values, extra, command):
   known = {}
   for path in shards.results_files(values.results) if values.results else ():
     known.update(records.read(path, grid))
-  left = [
-      cell for cell in grid.cells
-      if values.run and cell.config.name() not in known and not runner.is_finished(cell)
-  ]
+  left = _left(grid, known) if values.run else []
   if values.run:
-    _require_one_comparison(grid, known, values.mixed_code)
-    same_inputs.require_there(left)
+    _require_one_comparison(grid, known, left, values.mixed_code)
   out = run_directory.locate(
       values.out_dir or os.path.join(values.root_dir, 'compare'), '' if values.out_dir else name
   )
@@ -130,16 +126,25 @@ def _compare(values, extra, command):
   return 1 if any(r.problem for r in results) else 0
 
 
-def _require_one_comparison(grid, known, mixed_code):
-  """Before hours of runs, and not after them."""
+def _left(grid, known):
+  """The cells that are neither finished nor known."""
+  return [
+      cell for cell in grid.cells
+      if cell.config.name() not in known and not runner.is_finished(cell)
+  ]
+
+
+def _require_one_comparison(grid, known, left, mixed_code):
+  """Refuses, before hours of runs and not after them, what could not be set side by side."""
   there = tables.collect(grid, known=known, mixed_code=mixed_code)
   if not mixed_code:
     same_inputs.require_code(there, code_version.digest())
   same_inputs.require_inputs(there)
+  same_inputs.require_there(left)
 
 
 def _require_folder_of(path):
-  """Likewise."""
+  """Refuses a file of results that could not be written, before hours of runs."""
   folder = os.path.dirname(os.path.abspath(path))
   if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
     raise types.UsageError(

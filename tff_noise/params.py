@@ -17,7 +17,8 @@ from tff_noise import types
 
 # Clients compute in float32 and int32.
 _LARGEST = {float: types.MAX_FLOAT32, int: 2**31 - 1}
-_INSTALLED = {'site-packages', 'dist-packages'}
+# What is installed lies in one of these.
+INSTALLED_FOLDERS = frozenset({'site-packages', 'dist-packages'})
 _WHERE = 'it has to be package.module:NAME, on the PYTHONPATH or below this folder'
 
 
@@ -188,7 +189,7 @@ def require_module(place: str, flag: str) -> None:
         'into a module, and name that'
     )
   top = module.partition('.')[0]
-  installed = not _INSTALLED.isdisjoint(source_of(top).split(os.sep))
+  installed = not INSTALLED_FOLDERS.isdisjoint(source_of(top).split(os.sep))
   # Other finders than the path's know, for one, what is installed in a way that it can be edited.
   elsewhere = not is_there(top) and importlib.util.find_spec(top) is not None
   if not (is_there(module) or installed or elsewhere):

@@ -15,7 +15,6 @@ from tff_noise.program import code_version
 _INSTALLED = tuple(
     sysconfig.get_path(name) + os.sep for name in ('stdlib', 'platstdlib', 'purelib', 'platlib')
 )
-_FOLDERS = {'site-packages', 'dist-packages'}
 # As entries of catalogs name what they are built by.
 _PLACE = re.compile(r'([\w.]+):\w+')
 
@@ -58,7 +57,7 @@ def places(texts: Sequence[str]) -> list[str]:
 def _is_installed(module, path):
   return (
       code_version.covers(module) or path.startswith(_INSTALLED)
-      or not _FOLDERS.isdisjoint(path.split(os.sep))
+      or not params.INSTALLED_FOLDERS.isdisjoint(path.split(os.sep))
   )
 
 

@@ -60,7 +60,7 @@ def accuracy(
   x, y = rounds[known], values[known]
   if validation is not None and np.isfinite(validation[known]).any():
     _draw_validation(axes, x, y, validation[known])
-  _line(axes, x, y, style.DARK)
+  line(axes, x, y, style.DARK)
   if len(y):
     best = int(np.argmax(y))
     axes.plot(
@@ -103,7 +103,7 @@ def losses(
       (lower, train, "training loss\n(the method's objective)", style.MIDDLE),
   ):
     known = np.isfinite(values)
-    _line(axes, rounds[known], values[known], color)
+    line(axes, rounds[known], values[known], color)
     axes.set_ylabel(name)
   figure.align_ylabels([upper, lower])
   mark_rounds([upper, lower], rounds, stages, f'Losses, {len(rounds)} rounds')
@@ -120,7 +120,7 @@ def seconds(values: np.ndarray) -> mfigure.Figure:
   figure, axes = style.new_axes(height=2.6)
   rounds = np.arange(1, len(values) + 1)
   known = np.isfinite(values)
-  _line(axes, rounds[known], values[known], style.DARK)
+  line(axes, rounds[known], values[known], style.DARK)
   axes.set_ylabel('seconds')
   median = float(np.median(values[known])) if known.any() else 0.0
   # The first round compiles: on a linear axis it would press all others flat.
@@ -283,8 +283,16 @@ def label_distribution(
   return figure
 
 
-def _line(axes, x, y, color):
-  """A line, with markers where there are few enough to be told apart."""
+def line(axes: maxes.Axes, x: np.ndarray, y: np.ndarray, color: str, label: str = '') -> None:
+  """Draws a line, with markers where there are few enough to be told apart.
+
+  Args:
+    axes: Where.
+    x: int `[n]`, rounds.
+    y: float `[n]`.
+    color: Its colour.
+    label: Its name, if there is a legend.
+  """
   axes.grid(axis='y')
   marker = 'o' if len(x) <= 30 else None
   # Not joined over rounds that are missing: where a step is twice as long as both beside it.
@@ -294,7 +302,7 @@ def _line(axes, x, y, color):
     gaps = 1 + np.flatnonzero(steps > 2 * beside)
   axes.plot(
       np.insert(x.astype(float), gaps, np.nan), np.insert(y.astype(float), gaps, np.nan),
-      color=color, marker=marker, markersize=3.5,
+      color=color, marker=marker, markersize=3.5, label=label,
   )
   if not len(x):
     axes.text(

@@ -164,15 +164,11 @@ def _crossing_picture(rounds: np.ndarray, accuracy: np.ndarray, right: float) ->
   measured = np.isfinite(accuracy)
   rounds, accuracy = rounds[measured], accuracy[measured]
   figure, axes = style.new_axes(height=3.2)
-  axes.plot(
-      rounds, 100 * accuracy, color=style.DARK, label='the model, on the test set',
-      marker='o' if len(rounds) <= 30 else None, markersize=3.5,
-  )
+  plots.line(axes, rounds, 100 * accuracy, style.DARK, label='the model, on the test set')
   axes.axhline(100 * right, color=style.MIDDLE, linestyle='--', label="clients' labels")
   axes.set_ylim(0, 103)
   axes.set_ylabel('right, %')
   axes.legend(loc='lower right')
-  axes.grid(axis='y')
   passed = rounds[accuracy > right]
   title = f'passes them in round {int(passed[0])}' if passed.size else 'never passes them'
   plots.mark_rounds(
