@@ -43,6 +43,7 @@ _LOADS_TENSORFLOW = (
     'tff_noise.program.carried',
     'tff_noise.program.checkpoints',
     'tff_noise.program.claims',
+    'tff_noise.program.client_validation',
     'tff_noise.program.clients',
     'tff_noise.program.managers',
     'tff_noise.program.private_labels',

@@ -109,14 +109,17 @@ class Federation(NamedTuple):
   """The simulated population of clients: the only data a method ever sees.
 
   Attributes:
-    clients: One entry per client, indexed by client id.
+    clients: What each client trains on, indexed by client id.
     num_classes: K.
     seed: The experiment's seed, from which all randomness is derived.
+    withheld: What each client looks with how good models are, likewise, some of which may be empty;
+      `()` where no client does.
   """
 
   clients: tuple[ClientExamples, ...]
   num_classes: int
   seed: int
+  withheld: tuple[ClientExamples, ...] = ()
 
   @property
   def sizes(self) -> np.ndarray:

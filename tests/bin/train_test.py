@@ -529,7 +529,7 @@ _MISTAKES = (
     ('--weights=missing.h5', 'missing.h5', 'give a Keras H5 file'),
     ('--model=missing:network', '--model=missing:network', 'package.module:NAME'),
     ('--metrics_hook=missing:hook', '--metrics_hook=missing:hook', 'package.module:NAME'),
-    ('--early_stopping=2', '--early_stopping', 'give --validation_fraction'),
+    ('--early_stopping=2', '--early_stopping', 'give --client_validation_fraction'),
     ('--flagfile=missing.flags', 'missing.flags', 'a flag on each line'),
     (f'--flagfile={sys.executable}', '--flagfile is no text', 'a flag on each line'),
 )

@@ -79,11 +79,13 @@ def _everything():
 
 def _assert_same(first, second):
   """Asserts that two scenes have the same values and types."""
-  for name in scene.Scene._fields[:-2]:
+  for name in scene.Scene._fields:
     expected, found = getattr(first, name), getattr(second, name)
-    np.testing.assert_array_equal(found, expected, name)
-    assert found.dtype == expected.dtype, name
-  assert first[-2:] == second[-2:]
+    if isinstance(expected, np.ndarray):
+      np.testing.assert_array_equal(found, expected, name)
+      assert found.dtype == expected.dtype, name
+    else:
+      assert found == expected, name
 
 
 class SceneTest(absltest.TestCase):
@@ -346,6 +348,67 @@ class ValidationTest(parameterized.TestCase):
     self.assertIsNone(scene.validation(_dataset(), _scene()))
 
 
+class ClientValidationTest(parameterized.TestCase):
+
+  def _built(self, fraction, seed=0, **more):
+    spec = _spec('dirichlet', clients=7, **more)._replace(client_validation_fraction=fraction)
+    return scene.build(_dataset(200), spec, seed)
+
+  @parameterized.parameters(0.1, 0.25, 0.5, 0.99)
+  def test_each_client_withholds_its_share_rounded_down_and_the_rest_is_as_it_was(self, fraction):
+    whole, built = self._built(0.0, held=0.1), self._built(fraction, held=0.1)
+    withheld = [len(ids) for ids in scene.withheld_of(built)]
+    self.assertEqual(withheld, [int(fraction * n) for n in whole.sizes])
+    np.testing.assert_array_equal(built.sizes, whole.sizes - withheld)
+    self.assertTrue((built.sizes > 0).all())
+    for mine, rest, ids in zip(
+        scene.withheld_of(built), scene.examples_of(built), scene.examples_of(whole), strict=True
+    ):
+      np.testing.assert_array_equal(np.sort(np.concatenate([mine, rest])), ids)
+      self.assertTrue((np.diff(mine) > 0).all())
+    for name in ('client_of', 'noisy_label', 'nominal_rate', 'is_noisy_client'):
+      np.testing.assert_array_equal(getattr(built, name), getattr(whole, name))
+    self.assertEqual((whole.withheld_size, built.withheld_size), (0, sum(withheld)))
+    self.assertEqual(built.server_size, 20)
+
+  def test_who_withholds_what_is_drawn_by_the_seed(self):
+    first, again, other = self._built(0.3), self._built(0.3), self._built(0.3, seed=1)
+    np.testing.assert_array_equal(first.is_withheld, again.is_withheld)
+    self.assertTrue((first.is_withheld != other.is_withheld).any())
+
+  def test_clients_validate_with_the_labels_that_they_believe(self):
+    built = _scene(is_withheld=np.array([1, 0, 0, 0, 1, 0], bool))
+    federation = scene.federation(_dataset(), built, 0)
+    self.assertEqual([c.example_id.tolist() for c in federation.clients], [[1, 3], [2, 5]])
+    self.assertEqual([c.example_id.tolist() for c in federation.withheld], [[], [0, 4]])
+    self.assertEqual(federation.withheld[1].y.tolist(), [2, 0])  # Not the clean 0, 1.
+    self.assertEqual(federation.withheld[1].x[:, 0, 0, 0].tolist(), [0, 4])
+    self.assertIsNone(scene.validation(_dataset(), built))
+
+  def test_what_is_said_of_labels_is_of_those_that_are_trained_on(self):
+    # Of client 1's labels those of examples 0 and 4 are wrong.
+    built = _scene(is_withheld=np.array([1, 0, 0, 0, 0, 0], bool))
+    self.assertEqual(built.is_trained_on.tolist(), [False, True, True, True, True, True])
+    self.assertEqual(np.flatnonzero(built.flipped).tolist(), [4])
+    np.testing.assert_allclose(built.realised_rate, [0, 1 / 3])
+    self.assertAlmostEqual(built.noise_rate, 1 / 5)
+
+  def test_one_client_in_place_of_all_withholds_what_they_did(self):
+    built = self._built(0.3)
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate(scene.withheld_of(built))),
+        scene.withheld_of(scene.centralised(built))[0],
+    )
+
+  def test_a_share_that_is_nothing_of_any_client_is_refused(self):
+    with self.assertRaisesRegex(
+        types.UsageError,
+        r'^--client_validation_fraction=0.01 of the \d+ examples of the largest client is none; '
+        'use a larger one, or leave it out$',
+    ):
+      self._built(0.01)
+
+
 class UnknownTest(parameterized.TestCase):
 
   @parameterized.parameters('iid', 'natural', *_SPLIT_NOISY, 'dirichlet', 'bernoulli_dirichlet')
@@ -419,6 +482,8 @@ class PropertyTest(parameterized.TestCase):
         q=float(draw.uniform(0.05, 0.95)), rate=float(draw.random()), rho=float(draw.random()),
         tau=float(draw.uniform(0, 0.9)), semantics=draw.choice(list(noise.SEMANTICS)),
     )
+    if draw.random() < 0.5:
+      spec = spec._replace(client_validation_fraction=float(draw.uniform(0.2, 0.6)))
     return dataset, spec
 
   @parameterized.parameters(*range(40))
@@ -428,6 +493,7 @@ class PropertyTest(parameterized.TestCase):
     federation = scene.federation(dataset, built, seed)
     ids = [c.example_id for c in federation.clients]
     held = np.flatnonzero(built.client_of == scene.SERVER)
+    ids += [c.example_id for c in federation.withheld]
     # Disjoint and complete.
     np.testing.assert_array_equal(
         np.sort(np.concatenate([held, *ids])), np.arange(len(dataset.train_y))
@@ -522,6 +588,7 @@ class SaveAndLoadTest(parameterized.TestCase):
   @parameterized.parameters(
       _scene(), _scene(notes=()), _scene(notes=('é ∞',)), _scene(client_names=('ward 3', 'é')),
       _scene(nominal_rate=np.array([0, np.nan])),
+      _scene(is_withheld=np.array([1, 0, 0, 1, 0, 0], bool)),
   )
   def test_round_trip_keeps_values_and_types(self, *fields):
     saved = scene.Scene(*fields)
@@ -545,6 +612,17 @@ class SaveAndLoadTest(parameterized.TestCase):
     self._assert_refused('client_names are not 2 different names')
     scene.save(_scene(client_names=('a', 'b')), self.path)
     self._assert_refused('its clients have other names', _dataset(client_names=('a', 'c')))
+
+  def test_a_file_without_what_clients_withhold_has_no_array_of_it(self):
+    scene.save(_scene(), self.path)
+    with np.load(self.path) as file:
+      self.assertNotIn('is_withheld', file.files)
+    scene.save(_scene(is_withheld=np.zeros(5, bool)), self.path)
+    self._assert_refused('its labels and clients differ in length')
+    scene.save(_everything()._replace(is_withheld=np.ones(6, bool)), self.path)
+    self._assert_refused('is_withheld marks examples of the server$')
+    scene.save(_scene(is_withheld=np.ones(6, bool)), self.path)
+    self._assert_refused('client 0 has no examples')
 
   def test_save_leaves_one_file_and_replaces_it(self):
     scene.save(_scene(), self.path)
@@ -593,9 +671,10 @@ class SaveAndLoadTest(parameterized.TestCase):
     arrays = _scene(
         notes=np.array(['note']), client_names=np.array(['a', 'b'])
     )._asdict() | changes
-    np.savez(self.path, **{k: v for k, v in arrays.items() if k not in without})
+    arrays = {k: v for k, v in arrays.items() if k not in without and v is not None}
+    np.savez(self.path, **arrays)
 
-  @parameterized.parameters(*((name,) for name in scene.Scene._fields[:-1]))
+  @parameterized.parameters(*((name,) for name in scene.Scene._fields[:-2]))
   def test_missing_field(self, name):
     self._save_arrays(without=(name,))
     self._assert_refused(f'cannot be read .*{name}')

@@ -27,6 +27,7 @@ _VALID = {
     'human_labels': '',
     'validation_fraction': 0.0,
     'validation_dir': None,
+    'client_validation_fraction': 0.0,
     'public_dataset': None,
     'public_dir': None,
     'public_examples': 5000,
@@ -168,6 +169,7 @@ _INVALID = {
     'local_optimizer': (['', 'SGD', 'rmsprop'], 'one of sgd, adam'),
     'momentum': ([-0.1, 1.0, 1.5, _NAN, _INF], 'in [0, 1)'),
     'validation_fraction': ([-0.1, 1.0, 1.5, _NAN, _INF], 'in [0, 1)'),
+    'client_validation_fraction': ([-0.1, 1.0, 1.5, _NAN, _INF], 'in [0, 1)'),
     'label_smoothing': ([-0.1, 1.0, 1.5, _NAN, _INF], 'in [0, 1)'),
     'mixup_alpha': ([-0.1, 0.04, 2e6, _NAN, _INF], '0, for none, or from 0.05 to 1e6'),
     'logit_adjustment': ([-0.1, 2e6, _NAN, _INF], 'from 0 to 1e6'),
@@ -200,7 +202,8 @@ _WITHOUT_RANGE = {
 _OTHER = {
     'method': 'fedavg', 'base': 'fedprox', 'param': ('server_learning_rate=0.5',), 'dataset': 'npz',
     'data_dir': 'data', 'human_labels': 'worse', 'validation_fraction': 0.1,
-    'validation_dir': 'validation', 'public_dataset': 'digits', 'public_dir': 'public',
+    'validation_dir': 'validation', 'client_validation_fraction': 0.2,
+    'public_dataset': 'digits', 'public_dir': 'public',
     'public_examples': 500, 'clients': 21, 'partition': 'iid', 'partition_p': 0.6,
     'partition_alpha': 0.5, 'partition_min_size': 2, 'openset_q': '0.6', 'scene': 'scene.npz',
     'noise': 'none', 'noise_rate': 0.5, 'noise_rho': 0.5, 'noise_tau': 0.4,
@@ -569,6 +572,7 @@ class PartsTest(parameterized.TestCase):
         clients=30, partition='openset_dirichlet', partition_p=0.2, partition_alpha=0.3,
         partition_min_size=4, openset_q='0.7', noise='random', noise_rate=0.1, noise_rho=0.25,
         noise_tau=0.35, noise_semantics='reference', validation_fraction=0.05,
+        client_validation_fraction=0.15,
     ).scene_spec()
     self.assertEqual(
         spec.partition._asdict(),
@@ -581,6 +585,7 @@ class PartsTest(parameterized.TestCase):
          'matrix': None},
     )
     self.assertEqual(spec.validation_fraction, 0.05)
+    self.assertEqual(spec.client_validation_fraction, 0.15)
 
   def test_q_may_be_a_file(self):
     q = np.linspace(0.1, 0.9, 10)
@@ -683,6 +688,8 @@ class BaseTest(parameterized.TestCase):
        '--aggregation=secure_sum cannot be given with --base=median'),
       ({'early_stopping': 2, 'client_dp_noise': 1.0},
        '--early_stopping cannot be given with client DP'),
+      ({'client_validation_fraction': 0.1, 'client_dp_noise': 1.0},
+       '--client_validation_fraction cannot be given with client DP'),
       ({'method': 'median', 'aggregation': 'm:f', 'allow_per_client_disclosure': True},
        '--aggregation=m:f cannot be given with --method=median: the server compares'),
       ({'aggregation': 'm:f', 'client_dp_noise': 1.0},

@@ -48,12 +48,17 @@ class SummaryTestCase(parameterized.TestCase):
     with open(self.run_.file(name), 'w', encoding='utf-8') as file:
       file.write(text)
 
-  def write_rounds(self, accuracies, *, rejected=0, seconds=None, validation=None):
+  def write_rounds(
+      self, accuracies, *, rejected=0, seconds=None, validation=None, client_validation=None
+  ):
     header = 'round,stage,test_accuracy,rejected,bytes_up,bytes_down'
     rows = [f'{i},train,{a},{rejected},30,40' for i, a in enumerate(accuracies, 1)]
     if validation is not None:
       header += ',validation_accuracy,validation_loss'
       rows = [f'{row},{a},1.5' for row, a in zip(rows, validation, strict=True)]
+    if client_validation is not None:
+      header += ',client_validation_accuracy,client_validation_loss'
+      rows = [f'{row},{a},1.5' for row, a in zip(rows, client_validation, strict=True)]
     self.write('metrics.csv', '\n'.join([header, *rows]) + '\n')
     seconds = seconds or [1.0] * len(accuracies)
     rows = [f'{i},{s}' for i, s in enumerate(seconds, 1)]
@@ -119,6 +124,26 @@ class SummarizeTest(SummaryTestCase):
         (result['validation_chosen_round'], result['validation_chosen_test_accuracy']), (2, 0.7)
     )
     self.assertEqual((result['best_round'], result['best_test_accuracy']), (4, 0.9))
+
+  def test_round_is_chosen_by_clients_where_the_server_has_no_set(self):
+    by_clients = ['nan', 0.4, 'nan', 0.5]
+    self.write_rounds(['nan', 0.7, 'nan', 0.6], client_validation=by_clients)
+    result = summary.summarize(self.run_)
+    self.assertEqual(result['validation_chosen_by'], 'client_validation_accuracy')
+    self.assertEqual(
+        (result['validation_chosen_round'], result['validation_chosen_test_accuracy']), (4, 0.6)
+    )
+    self.assertAlmostEqual(result['last10_validation_accuracy'], 0.45)
+    self.write_rounds(
+        ['nan', 0.7, 'nan', 0.6], validation=['nan', 0.9, 'nan', 0.8], client_validation=by_clients
+    )
+    result = summary.summarize(self.run_)
+    self.assertEqual(result['validation_chosen_by'], 'validation_accuracy')
+    self.assertEqual(result['validation_chosen_round'], 2)
+
+  def test_nothing_is_chosen_where_nobody_who_withholds_was_there(self):
+    self.write_rounds([0.1, 0.2], client_validation=['nan', 'nan'])
+    self.assertEmpty([name for name in summary.summarize(self.run_) if 'validation' in name])
 
   def test_first_of_equals_on_the_validation_set(self):
     self.write_rounds([0.1, 0.2, 0.3], validation=[0.5, 0.75, 0.75])
@@ -293,6 +318,11 @@ class TextTest(SummaryTestCase):
     self.assertNotIn('validation set', self._text())
     text = self._text(validation_chosen_round=5, validation_chosen_test_accuracy=0.87654)
     self.assertIn("0.8765 in round 5, the best on the server's validation set", text)
+    text = self._text(
+        validation_chosen_round=5, validation_chosen_test_accuracy=0.87654,
+        validation_chosen_by='client_validation_accuracy',
+    )
+    self.assertIn('0.8765 in round 5, the best on the examples that clients withhold', text)
 
   def test_own_models_of_clients(self):
     self.assertNotIn('own models', self._text())

@@ -58,9 +58,22 @@ class TrainedModelsTest(absltest.TestCase):
     self._keep(again, (3, 0.75), (4, 1.0))
     self.assertEqual(self._best(), (4, 1.0, 4))
 
+  def test_clients_choose_where_the_server_has_no_set(self):
+    keeper = trained_models.BestKeeper(self.run_, self.model)
+    for round_num, by_clients in ((1, 0.5), (2, np.nan), (3, 0.75), (4, 0.25)):
+      keeper(round_num, {'client_validation_accuracy': by_clients}, [_evaluated(round_num)])
+    self.assertEqual(self._best(), (3, 0.75, 3))
+
+  def test_the_servers_set_chooses_where_there_are_both(self):
+    keeper = trained_models.BestKeeper(self.run_, self.model)
+    for round_num, by_server in ((1, 0.75), (2, 0.5)):
+      measured = {'validation_accuracy': by_server, 'client_validation_accuracy': round_num / 2}
+      keeper(round_num, measured, [_evaluated(round_num)])
+    self.assertEqual(self._best(), (1, 0.75, 1))
+
   def test_without_a_validation_set_nothing_is_kept(self):
     self._keep(trained_models.BestKeeper(self.run_, self.model), (1, None))
-    with self.assertRaisesRegex(types.UsageError, 'where the server has a validation set'):
+    with self.assertRaisesRegex(types.UsageError, 'where there is a validation set'):
       trained_models.load(self.run_, model_files.BEST)
 
   def test_a_damaged_file_is_named(self):

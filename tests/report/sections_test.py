@@ -107,6 +107,24 @@ class WhichTest(SectionsTestCase):
     result = self._build(self._run(summary=summary))['Result']
     [numbers] = [b for b in result if isinstance(b, blocks.Numbers)]
     self.assertIn('0.6250', [number.value for number in numbers.numbers])
+    self.assertIn(
+        "test accuracy of the round chosen on the server's validation set",
+        [number.name for number in numbers.numbers],
+    )
+
+  def test_it_says_where_clients_chose_it(self):
+    summary = run_files.summary(
+        validation_chosen_round=2, validation_chosen_test_accuracy=0.625,
+        validation_chosen_by='client_validation_accuracy',
+    )
+    [numbers] = [
+        b for b in self._build(self._run(summary=summary))['Result']
+        if isinstance(b, blocks.Numbers)
+    ]
+    self.assertIn(
+        'test accuracy of the round chosen on the examples that clients withhold',
+        [number.name for number in numbers.numbers],
+    )
 
   def test_finished_run_has_all(self):
     self.assertEqual(tuple(self._build(self._run())), _ALL)

@@ -13,6 +13,7 @@ from tff_noise.audit import computed_again
 from tff_noise.audit import finding
 from tff_noise.data import scene as scene_lib
 from tff_noise.federated import evaluation
+from tff_noise.program import chosen_round
 from tff_noise.program import clients as clients_lib
 from tff_noise.program import run_config
 from tff_noise.program import task as task_lib
@@ -22,7 +23,9 @@ from tff_noise.report import runs
 
 _ROUND = 'metrics.csv: the first measured round, computed again by this code, comes to the same'
 # Columns that data decide; nan where nothing was measured.
-_MEASURED = ('train_loss', 'test_accuracy', 'validation_accuracy')
+_MEASURED = (
+    'train_loss', 'test_accuracy', chosen_round.BY_SERVER, chosen_round.BY_CLIENTS,
+)
 _ALSO = ('test_loss', 'validation_loss', 'rejected')
 # Another machine sums in another order. Relative, and absolute of accuracies and of losses.
 _RELATIVE, _OF_ACCURACY, _OF_LOSS = 0.01, 0.01, 0.001
@@ -82,6 +85,8 @@ def _row(config, prepared, dataset, scene, rounds):
   clients, state = computed_again.begin(config, prepared)
   state = computed_again.go_on(algorithm, clients, state, rounds)
   row = {'train_loss': clients.traffic.train_loss, 'rejected': clients.traffic.rejected}
+  columns = algorithm.report.columns(state)
+  row |= {name: columns[name] for name in _MEASURED if name in columns}
   own = clients_lib.by_client(clients.own, task.num_clients)
   is_evaluated = training.is_evaluated(algorithm, rounds, config.eval_every)
   models = algorithm.evaluated(state, own) if is_evaluated else []

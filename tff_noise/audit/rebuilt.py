@@ -13,6 +13,7 @@ from tff_noise.audit import reports
 from tff_noise.audit import runs as audit_runs
 from tff_noise.data import scene as scene_lib
 from tff_noise.privacy import ledger
+from tff_noise.program import chosen_round
 from tff_noise.program import code_version
 from tff_noise.program import early_stopping
 from tff_noise.program import noise_secret
@@ -105,7 +106,7 @@ def _ended_after(run, config, algorithm):
   They are the run's own. What labels cost does not depend on where it ends, and with client DP it
   cannot end early.
   """
-  accuracy = run.metrics.get('validation_accuracy', np.zeros(0))
+  accuracy = run.metrics.get(chosen_round.column(run.metrics), np.zeros(0))
   found = np.isfinite(accuracy)
   *_, last = (name for name, rounds in algorithm.stages.items() if rounds)
   return early_stopping.ends_after(

@@ -139,7 +139,7 @@ class _Clients(clients_lib.SimulatedClients):
         Exchange(e, self._decided, computation.trains) for e in self._ledger.entries[before:]
     ]
 
-  def _data(self, cohort):
+  def _data(self, computation, cohort):
     return []
 
   def _inputs(self, computation, cohort, messages):

@@ -131,15 +131,19 @@ def _histogram(prepared, states):
 
 def _trained_on(prepared, scene, seed):
   """From the scene, not from what clients hold, whose flips are what is in question."""
-  task, clients = prepared.task, prepared.federation.clients
-  examples = scene_lib.examples_of(scene)
+  task, federation = prepared.task, prepared.federation
   mechanism = mechanism_lib.randomized_response(task.label_privacy.epsilon, task.num_classes)
-  expected = _reports_of(
-      [scene.noisy_label[e] for e in examples], [e.astype(np.int64) for e in examples], seed,
-      mechanism, range(len(examples)),
-  )
-  total = sum(map(len, expected))
-  different = sum(int((c.y != y).sum()) for c, y in zip(clients, expected, strict=True))
+  total = different = 0
+  for clients, examples in (
+      (federation.clients, scene_lib.examples_of(scene)),
+      (federation.withheld, scene_lib.withheld_of(scene)),
+  ):
+    expected = _reports_of(
+        [scene.noisy_label[e] for e in examples], [e.astype(np.int64) for e in examples], seed,
+        mechanism, range(len(examples)),
+    )
+    total += sum(map(len, expected))
+    different += sum(int((c.y != y).sum()) for c, y in zip(clients, expected, strict=True))
   if different:
     return finding.failed(
         _TRAINED_ON, f'{different} of {total} labels that this code hands out are not the reports'

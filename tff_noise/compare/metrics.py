@@ -52,6 +52,10 @@ _METRICS = {
         'Test accuracy in the round chosen on the validation set, percent',
         _share('validation_chosen_test_accuracy'),
     ),
+    'last10_validation_accuracy': Metric(
+        'Accuracy on the validation set, mean of the last 10 evaluations, percent',
+        _share('last10_validation_accuracy'),
+    ),
     'final_test_accuracy': Metric('Final test accuracy, percent', _share('final_test_accuracy')),
     'noisy_client_precision': Metric(
         'Truly noisy among the clients taken for noisy, percent', _share('noisy_client_precision')

@@ -28,9 +28,9 @@ _DAMAGE = (
 # The arrays of a scene's file, and which kind of NumPy's each is.
 _KINDS = {
     'client_of': 'i', 'noisy_label': 'i', 'clean_label': 'i', 'nominal_rate': 'f',
-    'is_noisy_client': 'b', 'notes': 'U', 'client_names': 'U',
+    'is_noisy_client': 'b', 'notes': 'U', 'client_names': 'U', 'is_withheld': 'b',
 }
-_MAY_LACK = 'client_names'
+_MAY_LACK = ('client_names', 'is_withheld')
 
 # The owner of an example that no client holds: the server keeps it, clean, for validation.
 SERVER = -1
@@ -43,11 +43,14 @@ class SceneSpec(NamedTuple):
     partition: Who holds what.
     noise: Which labels are changed.
     validation_fraction: Share of the training examples that the server holds out, in [0, 1).
+    client_validation_fraction: Share of its examples that each client withholds from training,
+      rounded down, in [0, 1).
   """
 
   partition: partition.PartitionSpec
   noise: noise.NoiseSpec
   validation_fraction: float = 0.0
+  client_validation_fraction: float = 0.0
 
 
 class Scene(NamedTuple):
@@ -61,6 +64,8 @@ class Scene(NamedTuple):
     is_noisy_client: bool `[C]`, whose `nominal_rate` is above `clean_rate`.
     notes: One sentence for each correction the partition needed, and warnings about the noise.
     client_names: C texts, what the data call the clients; empty where they are called 0 to C-1.
+    is_withheld: bool `[n]`, which examples their client does not train on: it looks with them, and
+      the labels that it believes, how good models are. None where none are.
   """
 
   client_of: np.ndarray
@@ -70,6 +75,7 @@ class Scene(NamedTuple):
   is_noisy_client: np.ndarray
   notes: tuple[str, ...]
   client_names: tuple[str, ...] = ()
+  is_withheld: np.ndarray | None = None
 
   @property
   def num_clients(self) -> int:
@@ -77,19 +83,35 @@ class Scene(NamedTuple):
     return len(self.nominal_rate)
 
   @property
+  def is_trained_on(self) -> np.ndarray:
+    """bool `[n]`, the clients' examples that they train on; what follows is of these."""
+    owned = self.client_of != SERVER
+    return owned if self.is_withheld is None else owned & ~self.is_withheld
+
+  @property
   def is_known(self) -> np.ndarray:
-    """bool `[n]`, the clients' examples whose true class is known."""
-    return (self.client_of != SERVER) & (self.clean_label != types.UNKNOWN)
+    """bool `[n]`, those whose true class is known."""
+    return self.is_trained_on & (self.clean_label != types.UNKNOWN)
 
   @property
   def flipped(self) -> np.ndarray:
-    """bool `[n]`, the clients' labels that are known to be wrong."""
+    """bool `[n]`, those whose label is known to be wrong."""
     return self.is_known & (self.noisy_label != self.clean_label)
 
   @property
   def sizes(self) -> np.ndarray:
     """int64 `[C]`, examples a client."""
-    return np.bincount(self.client_of[self.client_of != SERVER], minlength=self.num_clients)
+    return np.bincount(self.client_of[self.is_trained_on], minlength=self.num_clients)
+
+  @property
+  def server_size(self) -> int:
+    """How many examples the server holds out."""
+    return int((self.client_of == SERVER).sum())
+
+  @property
+  def withheld_size(self) -> int:
+    """How many all clients withhold from training."""
+    return 0 if self.is_withheld is None else int(self.is_withheld.sum())
 
   @property
   def realised_rate(self) -> np.ndarray:
@@ -173,8 +195,24 @@ def build(dataset: types.Dataset, spec: SceneSpec, seed: int) -> Scene:
     noisy = corrupt(owners.client_of)
   found = _assemble(clean, ids, owners, noisy)
   if spec.partition.name == 'natural':
-    return found._replace(client_names=dataset.client_names)
-  return found
+    found = found._replace(client_names=dataset.client_names)
+  return _withhold(found, spec.client_validation_fraction, seed)
+
+
+def _withhold(scene, fraction, seed):
+  """The scene whose clients withhold a share of their examples, drawn at random."""
+  if not fraction:
+    return scene
+  withheld = np.zeros(len(scene.client_of), bool)
+  for client, ids in enumerate(examples_of(scene)):
+    order = rng.generator(seed, 'client validation', client).permutation(ids)
+    withheld[order[: int(fraction * len(ids))]] = True
+  if not withheld.any():
+    raise types.UsageError(
+        f'--client_validation_fraction={fraction} of the {scene.sizes.max()} examples of the '
+        'largest client is none; use a larger one, or leave it out'
+    )
+  return scene._replace(is_withheld=withheld)
 
 
 def _held_out(dataset, spec, seed):
@@ -246,7 +284,9 @@ def save(scene: Scene, path: str) -> None:
   content = io.BytesIO()  # What compresses complains of a disk that is full in its own way.
   arrays = scene._asdict() | {'notes': np.array(scene.notes, np.str_)}
   if not scene.client_names:
-    del arrays[_MAY_LACK]
+    del arrays['client_names']
+  if scene.is_withheld is None:
+    del arrays['is_withheld']
   np.savez_compressed(content, **arrays)
   temporary = path + '.partial'
   with open(temporary, 'wb') as file:
@@ -274,7 +314,7 @@ def read(path: str) -> Scene:
   try:
     with np.load(path, allow_pickle=False) as file:
       arrays = {
-          name: file[name] for name in _KINDS if name != _MAY_LACK or name in file.files
+          name: file[name] for name in _KINDS if name not in _MAY_LACK or name in file.files
       }
   except FileNotFoundError:
     raise types.UsageError(f'scene {path}: no such file') from None
@@ -292,6 +332,7 @@ def read(path: str) -> Scene:
       is_noisy_client=arrays['is_noisy_client'],
       notes=tuple(map(str, arrays['notes'])),
       client_names=tuple(map(str, arrays.get('client_names', ()))),
+      is_withheld=arrays.get('is_withheld'),
   )
 
 
@@ -312,7 +353,8 @@ def _check_arrays(arrays, path):
     raise types.UsageError(
         f'scene {path}: client_names are not {len(rate)} different names, one for each client'
     )
-  if len({len(arrays[name]) for name in ('client_of', 'noisy_label', 'clean_label')}) != 1:
+  of_examples = ('client_of', 'noisy_label', 'clean_label', 'is_withheld')
+  if len({len(arrays[name]) for name in of_examples if name in arrays}) != 1:
     raise types.UsageError(f'scene {path}: its labels and clients differ in length')
   for name, least in (('noisy_label', 0), ('clean_label', types.UNKNOWN)):
     if len(arrays[name]) and arrays[name].min() < least:
@@ -320,6 +362,8 @@ def _check_arrays(arrays, path):
   owner = arrays['client_of']
   if not len(owner) or owner.min() < SERVER or owner.max() >= len(rate):
     raise types.UsageError(f'scene {path}: client_of is not within {SERVER} to {len(rate) - 1}')
+  if (arrays.get('is_withheld', np.zeros(1, bool)) & (owner == SERVER)).any():
+    raise types.UsageError(f'scene {path}: is_withheld marks examples of the server')
 
 
 def _check(scene, dataset, path):
@@ -349,20 +393,35 @@ def _check(scene, dataset, path):
 
 
 def examples_of(scene: Scene) -> list[np.ndarray]:
-  """Returns for each client the positions of its examples, int64 in ascending order."""
+  """Returns for each client the positions of what it trains on, int64 in ascending order."""
+  return _by_client(scene, scene.is_trained_on)
+
+
+def withheld_of(scene: Scene) -> list[np.ndarray]:
+  """Returns likewise what each withholds from training, which may be nothing; [] where all do."""
+  return [] if scene.is_withheld is None else _by_client(scene, scene.is_withheld)
+
+
+def _by_client(scene, mask):
+  owner = np.where(mask, scene.client_of, SERVER)
   # One sort, not a search for each client: there may be thousands.
-  order = np.argsort(scene.client_of, kind='stable')
-  starts = np.searchsorted(scene.client_of[order], np.arange(scene.num_clients))
+  order = np.argsort(owner, kind='stable')
+  starts = np.searchsorted(owner[order], np.arange(scene.num_clients))
   return np.split(order, starts)[1:]
 
 
 def federation(dataset: types.Dataset, scene: Scene, seed: int) -> types.Federation:
   """Returns what the clients hold: examples and believed labels, without the ground truth."""
-  clients = tuple(
-      types.ClientExamples(dataset.train_x[ids], scene.noisy_label[ids], ids.astype(np.int64))
-      for ids in examples_of(scene)
+
+  def held(ids_by_client):
+    return tuple(
+        types.ClientExamples(dataset.train_x[ids], scene.noisy_label[ids], ids.astype(np.int64))
+        for ids in ids_by_client
+    )
+
+  return types.Federation(
+      held(examples_of(scene)), dataset.num_classes, seed, held(withheld_of(scene))
   )
-  return types.Federation(clients, dataset.num_classes, seed)
 
 
 def validation(dataset: types.Dataset, scene: Scene) -> types.Examples | None:

@@ -59,6 +59,7 @@ class Computation(NamedTuple):
     optimizer: The federated optimizer; None where no model is updated.
     server_data: What a process with `server_data_type` is given.
     on_labels: Whether clients take part with their labels alone, see `label_histogram`.
+    on_withheld: Whether with what they do not train on, `types.Federation.withheld`.
     sends_model: Whether the server sends a model.
     trains: Whether clients train on their examples: who takes part counts as a participant of the
       round.
@@ -81,6 +82,7 @@ class Computation(NamedTuple):
   model: keras_model.KerasModel | None = None
   shows_errors: bool = False
   update_type: tff.Type | None = None
+  on_withheld: bool = False
 
   @property
   def next(self) -> tff.Computation:

@@ -21,6 +21,7 @@ import tensorflow_federated as tff
 from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.clients import program as program_lib
+from tff_noise.data import client_data
 from tff_noise.federated import computation as computation_lib
 from tff_noise.federated import label_histogram
 from tff_noise.federated import processes
@@ -122,6 +123,8 @@ class SimulatedClients:
     self._next = {c.name: c.next for c in algorithm.used}
     self._next_of_nobody = {}
     self._task, self._federation, self._datasets = task, federation, datasets
+    withheld = federation._replace(clients=federation.withheld)
+    self._withheld = client_data.federation_datasets(withheld)
     self._ledger = ledger
     self._own = dict(own or initial_own(algorithm, federation))
     # Not the algorithm's: noise is a function of them, and drawn twice it would cancel itself.
@@ -261,7 +264,7 @@ class SimulatedClients:
     self._require_sample(listed, state, cohort)
     self._record(listed, cohort)
     process = listed.process
-    args = [self._process_state(listed, state), self._data(cohort)]
+    args = [self._process_state(listed, state), self._data(listed, cohort)]
     stateful = isinstance(process, processes.StatefulProcess)
     if stateful:
       args.append(self._inputs(listed, cohort, messages))
@@ -303,7 +306,10 @@ class SimulatedClients:
     output = self._call(
         listed,
         cohort,
-        [_broadcast(listed, state), self._data(cohort), self._inputs(listed, cohort, messages)],
+        [
+            _broadcast(listed, state), self._data(listed, cohort),
+            self._inputs(listed, cohort, messages),
+        ],
     )
     self._keep(listed, cohort, output['local'], np.ones(len(cohort), bool))
     sums = computation_lib.mean_loss(output['sums'])
@@ -382,8 +388,9 @@ class SimulatedClients:
   def _record(self, computation, cohort):
     self._ledger.record(self._round_num, self._stage, computation.released, cohort)
 
-  def _data(self, cohort):
-    return [self._datasets[client] for client in cohort]
+  def _data(self, computation, cohort):
+    datasets = self._withheld if computation.on_withheld else self._datasets
+    return [datasets[client] for client in cohort]
 
   def _inputs(self, computation, cohort, messages):
     """What is each client's alone."""

@@ -130,10 +130,12 @@ def load_scene(
 def require_validation(
     config: run_config.RunConfig, dataset: types.Dataset, scene: scene_lib.Scene
 ) -> None:
-  """Raises `UsageError` if training shall stop early by examples that the server has not."""
-  if config.early_stopping and scene_lib.validation(dataset, scene) is None:
+  """Raises `UsageError` if training shall stop early by examples that there are not."""
+  none = scene_lib.validation(dataset, scene) is None and scene.is_withheld is None
+  if config.early_stopping and none:
     raise types.UsageError(
-        '--early_stopping needs a validation set: give --validation_fraction or --validation_dir'
+        '--early_stopping needs a validation set: give --client_validation_fraction, or a clean '
+        'one by --validation_fraction or --validation_dir'
     )
 
 

@@ -10,9 +10,9 @@ from tff_noise.program import run_config
 
 # What a scene fixes.
 _DRAWN = (
-    'clients', 'validation_fraction', 'partition', 'partition_p', 'partition_alpha',
-    'partition_min_size', 'openset_q', 'noise', 'noise_rate', 'noise_rho', 'noise_tau',
-    'noise_semantics', 'noise_matrix',
+    'clients', 'validation_fraction', 'client_validation_fraction', 'partition', 'partition_p',
+    'partition_alpha', 'partition_min_size', 'openset_q', 'noise', 'noise_rate', 'noise_rho',
+    'noise_tau', 'noise_semantics', 'noise_matrix',
 )
 
 

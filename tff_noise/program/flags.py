@@ -69,6 +69,10 @@ def _define_all():
        'Share of the training examples that the server holds out, with clean labels, in [0, 1).'),
       ('Data', text, 'validation_dir', None,
        "Or the server's own clean images, a folder for each class."),
+      ('Data', real, 'client_validation_fraction', 0.0,
+       'Share of its examples that each client withholds from training, with the labels that it '
+       'believes, in [0, 1): accuracy on them, by sums over clients, chooses the best round and '
+       'stops early where there are no clean labels.'),
       ('Data', text, 'public_dataset', None,
        'Data set whose images, without labels, the server and all clients know; for rhfl.'),
       ('Data', text, 'public_dir', None, 'Where its files are; --data_dir if not given.'),

@@ -18,17 +18,22 @@ def flip(federation: types.Federation, epsilon: str, num_classes: int) -> types.
   They are the reports that clients would make in `federated.label_histogram`: one for an example.
   """
   mechanism = mechanism_lib.randomized_response(epsilon, num_classes)
-  reports = mechanism_lib.flip_all(
-      [
-          (c.y, c.example_id, mechanism_lib.simulation_secret(federation.seed, i))
-          for i, c in enumerate(federation.clients)
-      ],
-      mechanism,
+
+  def flipped(clients):
+    if not clients:
+      return ()
+    reports = mechanism_lib.flip_all(
+        [
+            (c.y, c.example_id, mechanism_lib.simulation_secret(federation.seed, i))
+            for i, c in enumerate(clients)
+        ],
+        mechanism,
+    )
+    return tuple(c._replace(y=y) for c, y in zip(clients, reports, strict=True))
+
+  return federation._replace(
+      clients=flipped(federation.clients), withheld=flipped(federation.withheld)
   )
-  clients = tuple(
-      c._replace(y=y) for c, y in zip(federation.clients, reports, strict=True)
-  )
-  return federation._replace(clients=clients)
 
 
 def train_on_reports(task: task_lib.Task) -> task_lib.Task:

@@ -72,6 +72,7 @@ class RunConfig:
   subset: int
   validation_fraction: float
   validation_dir: str | None
+  client_validation_fraction: float
   public_dataset: str | None
   public_dir: str | None
   public_examples: int
@@ -195,6 +196,11 @@ class RunConfig:
           '--early_stopping cannot be given with client DP, whose cost has to be known before a '
           'run; --target_client_epsilon ends one'
       )
+    if self.client_validation_fraction and (multiplier or target is not None):
+      raise types.UsageError(
+          '--client_validation_fraction cannot be given with client DP, whose noise protects '
+          'updates alone: give the server a set of its own (--validation_dir)'
+      )
     if self.client_dp_mechanism == 'discrete_gaussian' and self.arrivals is not None:
       raise types.UsageError(
           '--client_dp_mechanism=discrete_gaussian cannot be given with --arrivals: every client '
@@ -216,7 +222,7 @@ class RunConfig:
           '--logit_adjustment cannot be given with --training_labels=private: it counts labels, '
           'and these are flipped; leave one of them out'
       )
-    for name in ('validation_fraction', 'label_smoothing'):
+    for name in ('validation_fraction', 'client_validation_fraction', 'label_smoothing'):
       self._require(name, 0 <= getattr(self, name) < 1, 'in [0, 1)')
     if self.validation_dir is not None and self.validation_fraction:
       raise types.UsageError(
@@ -458,7 +464,8 @@ class RunConfig:
       self._require('noise_matrix', self.noise_matrix is not None, 'given with --noise=matrix')
       matrix = matrix_file.read(self.noise_matrix, '--noise_matrix')
     return scene.SceneSpec(
-        self._partition_spec(), self._noise_spec(matrix), self.validation_fraction
+        self._partition_spec(), self._noise_spec(matrix), self.validation_fraction,
+        self.client_validation_fraction,
     )
 
   def _partition_spec(self):

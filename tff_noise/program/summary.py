@@ -14,6 +14,7 @@ import numpy as np
 
 from tff_noise.data import scene as scene_lib
 from tff_noise.privacy import protection
+from tff_noise.program import chosen_round
 from tff_noise.program import run_directory
 
 _LAST = 10
@@ -98,14 +99,19 @@ def _rejected(rows):
 
 
 def _chosen_by_validation(rows: list[dict[str, str]]) -> dict[str, Any]:
-  """Test accuracy in the round that is best on the server's validation set, where it has one."""
-  if 'validation_accuracy' not in rows[0]:
+  """Test accuracy in the round that is best by validation, see `chosen_round`."""
+  column = chosen_round.column(rows[0])
+  if column is None:
     return {}
-  values = np.array([float(r['validation_accuracy']) for r in rows])
-  row = rows[int(np.nanargmax(values))]  # The last round is always evaluated.
+  reached = accuracy(np.arange(len(rows)), np.array([float(r[column]) for r in rows]))
+  if reached is None:  # Clients that withhold something were never there.
+    return {}
+  row = rows[reached.best_round]
   return {
+      'validation_chosen_by': column,
       'validation_chosen_round': int(row['round']),
       'validation_chosen_test_accuracy': float(row['test_accuracy']),
+      'last10_validation_accuracy': reached.last10,
   }
 
 
@@ -177,7 +183,8 @@ def text(run: run_directory.RunDirectory) -> str:
   if 'validation_chosen_round' in summary:
     lines.append(
         f'                  {summary["validation_chosen_test_accuracy"]:.4f} in round '
-        f'{summary["validation_chosen_round"]}, the best on the server\'s validation set'
+        f'{summary["validation_chosen_round"]}, the best on '
+        + chosen_round.words(summary.get('validation_chosen_by'))
     )
   if 'own_models' in summary:
     own = summary['own_models']

@@ -21,6 +21,7 @@ from tff_noise.models import precision
 from tff_noise.optimizers import catalog as optimizers
 from tff_noise.program import claims
 from tff_noise.program import client_noise
+from tff_noise.program import client_validation
 from tff_noise.program import noise_secret
 from tff_noise.program import private_labels
 from tff_noise.program import run_config
@@ -71,6 +72,8 @@ def prepare(
   if config.average_models:
     # Of what was released, so nothing to be checked.
     algorithm = averaged_model.of(algorithm, task.model, config.average_models)
+  if federation.withheld:
+    algorithm = client_validation.of(algorithm, task, federation.withheld, config.eval_every)
   stages = sum(bool(rounds) for rounds in algorithm.stages.values())
   noisy = [c.name for c in algorithm.used if c.is_noisy]
   if config.client_dp_noise and (stages > 1 or len(noisy) > 1):

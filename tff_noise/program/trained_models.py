@@ -19,13 +19,15 @@ from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.models import keras_model
 from tff_noise.models import portable
+from tff_noise.program import chosen_round
 from tff_noise.program import model_files
 from tff_noise.program import run_directory
 
 _WHY_NOT = {
     model_files.FINAL: 'it is written when a run ends; once removed, it takes the run anew '
     '(--overwrite)',
-    model_files.BEST: 'it is written where the server has a validation set (--validation_fraction)',
+    model_files.BEST: 'it is written where there is a validation set (--validation_fraction, or '
+    '--client_validation_fraction)',
 }
 
 
@@ -113,7 +115,7 @@ def load(run: run_directory.RunDirectory, which: str) -> Saved:
 
 
 class BestKeeper:
-  """Keeps the models of the round that is best on the validation set so far."""
+  """Keeps the models of the round that is best so far, see `chosen_round`."""
 
   def __init__(self, run: run_directory.RunDirectory, default: keras_model.KerasModel):
     """Goes on with what is there: a round that is repeated comes to the same."""
@@ -138,12 +140,13 @@ class BestKeeper:
 
     Args:
       round_num: The round.
-      evaluated: With 'validation_accuracy', or nothing is kept.
+      evaluated: By column; where none of `chosen_round` is there, nothing is kept.
       models: What was evaluated.
     """
-    accuracy = evaluated.get('validation_accuracy')
-    if accuracy is None:
+    column = chosen_round.column(evaluated)
+    if column is None:
       return
+    accuracy = evaluated[column]
     best, when = self._best
     if accuracy > best or (accuracy == best and round_num < when):
       self._best = (accuracy, round_num)

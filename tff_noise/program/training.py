@@ -176,8 +176,8 @@ async def run(
     checkpoint_every: Rounds between saved states; the last round is always saved.
     ledger: Where everything is entered that clients send; at its start.
     initial_weights: What a new run starts from in place of the algorithm's own initial weights.
-    on_evaluated: Called with the round, its values such as 'test_accuracy', and the models that
-      have them, before the round's row is written.
+    on_evaluated: Called with the round, its values such as 'test_accuracy' and the algorithm's own,
+      and the models that have them, before the round's row is written.
     is_over: Whether the run ends after a round, before its last one; asked after `on_evaluated`,
       and of the round that is continued from.
   """
@@ -209,13 +209,14 @@ async def run(
       state = run_round(algorithm, state, clients)
       seconds = time.monotonic() - started
       now, done = program_state(state, clients, ledger), state.round_num
+      columns = algorithm.report.columns(state)
       evaluated = {f'{name}_{m}': np.nan for name in evaluations for m in evaluation.MEASURES}
       if evaluations and is_evaluated(algorithm, done, eval_every):
         models = algorithm.evaluated(state, now.own_of_clients)
         for name, evaluate in evaluations.items():
           values = evaluate(models)
           evaluated.update({f'{name}_{m}': float(values[m]) for m in evaluation.MEASURES})
-        on_evaluated(done, evaluated, models)
+        on_evaluated(done, {**evaluated, **columns}, models)
         ended = is_over(done)
       traffic = clients.traffic
       metrics = {
@@ -227,7 +228,7 @@ async def run(
           'rejected': traffic.rejected,
           'bytes_up': traffic.bytes_up,
           'bytes_down': traffic.bytes_down,
-          **algorithm.report.columns(state),
+          **columns,
           **ground_truth(now),
       }
       is_saved = ended or done == total_rounds or done % checkpoint_every == 0

@@ -22,6 +22,7 @@ from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import ledger as ledger_lib
 from tff_noise.privacy import protection
 from tff_noise.program import carried
+from tff_noise.program import chosen_round
 from tff_noise.program import clients
 from tff_noise.program import code_version
 from tff_noise.program import early_stopping
@@ -232,7 +233,11 @@ def _keep_final(prepared, state, evaluations, directory):
   models = prepared.algorithm.evaluated(state.state, state.own_of_clients)
   # Measured again: this may be the continuation of a run that had all its rounds.
   found = {name: evaluate(models) for name, evaluate in evaluations.items()}
-  validation = found['validation']['accuracy'] if 'validation' in found else math.nan
+  # What clients validate is not asked of them again.
+  columns = prepared.algorithm.report.columns(state.state)
+  validation = columns.get(chosen_round.BY_CLIENTS, math.nan)
+  if 'validation' in found:
+    validation = found['validation']['accuracy']
   trained_models.save(
       directory, model_files.FINAL, state.round_num, validation, models,
       prepared.task.model,

@@ -46,7 +46,7 @@ def words(scene: scene_lib.Scene, labels: np.ndarray | None) -> list[blocks.Bloc
   """Returns in words what became of the labels; nothing where there are none."""
   if labels is None:
     return []
-  held = scene.client_of != scene_lib.SERVER
+  held = scene.is_trained_on
   changed = int((labels != scene.noisy_label)[held].sum())
   total = int(held.sum())
   if not changed:
@@ -128,7 +128,7 @@ def matrices(
     return []
   known = scene.is_known
   classes = 1 + int(max(a[known].max() for a in (scene.clean_label, scene.noisy_label, labels)))
-  left_out = int((scene.client_of != scene_lib.SERVER).sum() - known.sum())
+  left_out = int(scene.is_trained_on.sum() - known.sum())
   figure = class_matrices.label_corrections(
       *(scene_statistics.transitions(scene, a, classes) for a in (scene.noisy_label, labels)),
       run.names_of_classes(classes), left_out=left_out,

@@ -3,7 +3,6 @@
 import numpy as np
 
 from tff_noise import types
-from tff_noise.data import scene as scene_lib
 from tff_noise.privacy import estimator
 from tff_noise.report import blocks
 from tff_noise.report import plots
@@ -24,7 +23,7 @@ def _build(run, scene):
   labels = _checked(run)
   classes = len(labels['raw'])
   clean = _shares(scene.clean_label[scene.is_known], classes)
-  noisy = _shares(scene.noisy_label[scene.client_of != scene_lib.SERVER], classes)
+  noisy = _shares(scene.noisy_label[scene.is_trained_on], classes)
   if len(clean) > classes or len(noisy) > classes:
     raise types.UsageError(
         f'{run.path}: summary.json estimates {classes} classes, scene.npz has more'

@@ -3,7 +3,6 @@
 import numpy as np
 
 from tff_noise import types
-from tff_noise.data import scene as scene_lib
 from tff_noise.program import ground_truth
 from tff_noise.report import blocks
 from tff_noise.report import judgement_plots
@@ -16,7 +15,7 @@ def _applies(run):
 
 def _build(run, scene):
   posteriors = _checked(run, scene)
-  held = scene.client_of != scene_lib.SERVER
+  held = scene.is_trained_on
   judged = held & np.isfinite(posteriors)
   text = f'Clients judged {judged.sum():,} of their {held.sum():,} labels'
   if not judged.any():

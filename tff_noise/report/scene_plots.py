@@ -123,7 +123,7 @@ def draw(
     `noise_rates.png`.
   """
   clients, classes = scene.num_clients, len(class_names)
-  held, known = scene.client_of != scene_lib.SERVER, scene.is_known
+  held, known = scene.is_trained_on, scene.is_known
 
   def by_client(labels, mask):
     return scene_statistics.count(scene.client_of[mask], labels[mask], clients, classes)

@@ -21,13 +21,14 @@ def text(scene: scene_lib.Scene, class_names: Sequence[str]) -> str:
     class_names: K names.
   """
   clients, classes = scene.num_clients, len(class_names)
-  held = scene.client_of != scene_lib.SERVER
+  held = scene.is_trained_on
   counts = count(scene.client_of[held], scene.noisy_label[held], clients, classes)
   matrix = transitions(scene, scene.noisy_label, classes)
-  at_server = len(held) - int(held.sum())
   rows = [
       ('examples', f'{held.sum():,} of {clients:,} clients'
-       + (f', {at_server:,} more held by the server' if at_server else '')),
+       + (f', {scene.server_size:,} more held by the server' if scene.server_size else '')),
+      *([('  to validate with', f'{scene.withheld_size:,} more of the clients')]
+        if scene.withheld_size else []),
       *_name_rows(scene.client_names),
       ('classes', f'{classes:,}'),
       ('examples a client', _spread(counts.sum(axis=1))),

@@ -16,6 +16,7 @@ from tff_noise import params as params_lib
 from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.data import scene as scene_lib
+from tff_noise.program import chosen_round
 from tff_noise.program import command_line
 from tff_noise.program import effect
 from tff_noise.program import flags as flags_lib
@@ -157,8 +158,10 @@ def _data(run, scene):
       f'scene {flags["scene"]}' if flags.get('scene') else
       f'partition {flags.get("partition")}, {noise_text(flags)}'
   )
-  held = len(scene.client_of) - int(scene.sizes.sum())
+  held, withheld = scene.server_size, scene.withheld_size
   server = f' The server validates on {held:,} more.' if held else ''
+  if withheld:
+    server += f' Clients validate on {withheld:,} more of theirs.'
   return (
       f'Data: {flags.get("dataset")}, {int(scene.sizes.sum()):,} training examples of '
       f'{scene.num_clients} clients, {drawn}; {_wrong(scene)}.{server} Seed {flags.get("seed")}.'
@@ -197,7 +200,9 @@ def _accuracies(run, accuracy):
   chosen = (run.summary or {}).get('validation_chosen_test_accuracy')
   if chosen is not None:
     numbers.insert(1, blocks.Number(
-        f'{chosen:.4f}', 'test accuracy of the round chosen on the validation set',
+        f'{chosen:.4f}',
+        'test accuracy of the round chosen on '
+        + chosen_round.words(run.summary.get('validation_chosen_by')),
         f'round {run.summary["validation_chosen_round"]}',
     ))
   if len(seconds):
@@ -239,7 +244,7 @@ def _curves(run, scene):
         'accuracy',
         plots.accuracy(
             run.rounds, run.metrics['test_accuracy'], stages,
-            _numeric(run, 'validation_accuracy', None),
+            _numeric(run, chosen_round.column(run.metrics) or '', None),
         ),
         'Share of the clean test examples that the global model gets right.' + _stages(spans),
     ))
@@ -270,7 +275,7 @@ def _stages(spans):
 def _federation(run, scene):
   clients = scene.num_clients
   classes = int(max(scene.noisy_label.max(), scene.clean_label.max())) + 1
-  ours = scene.client_of != scene_lib.SERVER
+  ours = scene.is_trained_on
   counts = np.bincount(
       scene.client_of[ours].astype(np.int64) * classes + scene.noisy_label[ours],
       minlength=clients * classes,

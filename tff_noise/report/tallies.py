@@ -6,7 +6,6 @@ import numpy as np
 from matplotlib import figure as mfigure
 
 from tff_noise import types
-from tff_noise.data import scene as scene_lib
 from tff_noise.report import blocks
 from tff_noise.report import class_matrices
 from tff_noise.report import figure_style as style
@@ -44,7 +43,7 @@ def _build(run, scene):
   found = _checked(run)
   classes = len(found.table)
   known = scene.is_known
-  held = scene.client_of != scene_lib.SERVER
+  held = scene.is_trained_on
   if max(a.max(initial=0) for a in (scene.noisy_label[held], scene.clean_label[known])) >= classes:
     raise types.UsageError(
         f'{run.path}: summary.json has a table of {classes} classes, scene.npz has more'

@@ -3,7 +3,6 @@
 import numpy as np
 
 from tff_noise import types
-from tff_noise.data import scene as scene_lib
 from tff_noise.report import blocks
 from tff_noise.report import class_matrices
 from tff_noise.report import scene_statistics
@@ -17,7 +16,7 @@ def _build(run, scene):
   estimate, text = _checked(run)
   classes = len(estimate)
   known = scene.is_known
-  held = scene.client_of != scene_lib.SERVER
+  held = scene.is_trained_on
   if max(a.max(initial=0) for a in (scene.noisy_label[held], scene.clean_label[known])) >= classes:
     raise types.UsageError(
         f'{run.path}: summary.json estimates {classes} classes, scene.npz has more'

@@ -1,0 +1,167 @@
+"""Validation by clients, on labels as they believe them: choosing a round takes no clean label.
+
+Each client withholds a share of its examples from training (`--client_validation_fraction`). Where
+a run evaluates, every client that is there receives the model that is evaluated and looks with
+these; the server learns three sums over clients: how many, how many of them the model gets right,
+and its cross-entropy. Their labels are as wrong as the others, so a perfect model does not reach
+1; for choosing between rounds, or between runs on the same clients, that is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tff_noise import types
+from tff_noise.algorithms import algorithm as algorithm_lib
+from tff_noise.clients import program
+from tff_noise.federated import computation as computation_lib
+from tff_noise.federated import task as task_lib
+from tff_noise.models import keras_model
+from tff_noise.models import losses
+from tff_noise.program import chosen_round
+from tff_noise.program import training
+from tff_noise.uplink import uplink
+
+NAME = 'client validation'
+_FLAG = '--client_validation_fraction'
+_EXAMPLES, _CORRECT, _LOSS = 'withheld', 'withheld_correct', 'withheld_loss'
+# Of an example: a model that is surer of another class than e^-100 counts as that.
+_MOST_LOSS = 100.0
+_COLUMNS = (chosen_round.BY_CLIENTS, 'client_validation_loss')
+
+
+def build(task: task_lib.Task, model: keras_model.KerasModel, largest: int) -> (
+    computation_lib.Computation
+):
+  """Returns what clients do with the examples that they withhold.
+
+  `next` is `(<broadcast=B@SERVER, data={D*}@CLIENTS, local={L}@CLIENTS> ->
+  <sums=<withheld=int32,withheld_correct=int32,withheld_loss=float32>@SERVER, ...>)`.
+
+  Args:
+    task: How sums are taken.
+    model: What is evaluated.
+    largest: How many examples a client withholds at most.
+
+  Raises:
+    types.UsageError: If nothing but updates may leave a client.
+  """
+
+  def final(result):
+    client = result.client
+    outputs = client.predict()
+    # As `keras_model.evaluated_logits` has them, with features between.
+    several = [x for one in tf.nest.flatten(outputs) for x in (one, None)]
+    logits = keras_model.evaluated_logits(model, several)
+    hits = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), client.labels)
+    of_each = tf.minimum(losses.example_losses(logits, client.labels), _MOST_LOSS)
+    return program.Sent(
+        sums={
+            _EXAMPLES: client.num_examples,
+            _CORRECT: tf.reduce_sum(tf.cast(hits, tf.int32)),
+            _LOSS: tf.reduce_sum(of_each),
+        }
+    )
+
+  sums = (
+      uplink.UplinkSum(
+          _EXAMPLES, np.int32, 0, largest, 'how many examples clients validate with'
+      ),
+      uplink.UplinkSum(
+          _CORRECT, np.int32, 0, largest,
+          'how many of them the model takes for what their label says: which round to keep',
+      ),
+      uplink.UplinkSum(
+          _LOSS, np.float32, 0.0, _MOST_LOSS * largest, "the model's cross-entropy on them"
+      ),
+  )
+  built = computation_lib.collect(
+      NAME, task, program.ClientProgram(final=final, sums=sums), model=model
+  )
+  return built._replace(on_withheld=True)
+
+
+def of(
+    built: algorithm_lib.Algorithm,
+    task: task_lib.Task,
+    withheld: Sequence[types.ClientExamples],
+    eval_every: int,
+) -> algorithm_lib.Algorithm:
+  """Returns the algorithm whose clients validate what is evaluated, in the rounds where it is.
+
+  Args:
+    built: The algorithm.
+    task: What it was built from.
+    withheld: What each client withholds, some at least.
+    eval_every: See `training.is_evaluated`.
+
+  Raises:
+    types.UsageError: If what is evaluated is no model that the server has, or if nothing but
+      updates may leave a client.
+  """
+  model = built.model or task.model
+  _of_server(built, built.init(), model)  # Told before anything runs.
+  computation = build(task, model, max(len(c.y) for c in withheld))
+
+  def round_(state, clients):
+    new = built.round(state, clients)
+    # What is no next state is told by whoever asked for it.
+    if new is state or not isinstance(new, algorithm_lib.State):
+      return new
+    number = state.round_num + 1
+    if not training.is_evaluated(built, number, eval_every):
+      return new.record(**dict.fromkeys(_COLUMNS, _NOTHING))
+    weights = _of_server(built, new._replace(round_num=number), model)
+    shown = new._replace(models={**new.models, algorithm_lib.MODEL: weights})
+    sums = clients.run(computation, shown, clients.present).sums
+    # Those that are there may withhold nothing.
+    examples = float(sums[_EXAMPLES]) or np.nan
+    found = (sums[_CORRECT] / examples, sums[_LOSS] / examples)
+    return new.record(**dict(zip(_COLUMNS, map(np.float32, found), strict=True)))
+
+  def columns(state):
+    values = {name: float(state.records[name]) for name in _COLUMNS}
+    return {**values, **built.report.columns(state)}
+
+  there = [len(task.present(number)) for number in range(1, built.rounds + 1)]
+  return built._replace(
+      round=round_,
+      computations=(*built.computations, computation),
+      records={**built.records, **dict.fromkeys(_COLUMNS, _NOTHING)},
+      times={**built.times, NAME: sum(
+          training.is_evaluated(built, number, eval_every) for number in range(1, built.rounds + 1)
+      )},
+      cohorts={**built.cohorts, NAME: min(there)},
+      report=built.report._replace(columns=columns),
+  )
+
+
+_NOTHING = np.float32(np.nan)
+
+
+class _Kept(Sequence):
+  """What clients keep, for who may not look."""
+
+  def __len__(self):
+    raise types.UsageError(
+        f'{_FLAG} is for methods that are evaluated by a model of the server, and this one is by '
+        'what clients keep: leave it out, or use another --method or --base'
+    )
+
+  def __getitem__(self, index):
+    return len(self)
+
+
+def _of_server(built, state, model) -> Any:
+  """The weights that are evaluated."""
+  evaluated = built.evaluated(state, _Kept())
+  if len(evaluated) != 1 or evaluated[0].model not in (None, model):
+    raise types.UsageError(
+        f'{_FLAG} is for methods that are evaluated by one model of the server: leave it out, or '
+        'use another --method'
+    )
+  return evaluated[0].weights
