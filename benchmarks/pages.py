@@ -8,10 +8,11 @@ What stands between two lines such as
   <!-- end -->
 
 is written anew: `mean`, `difference` (to the grid's baseline), `ranks`, `choices` (the best by what
-a server sees), `map` (by noise and federation), `front` (against what it costs) or `orders` (the
-papers', see claims.py). With `picture:` in place of `table:`, of `ranks`, `map`, `front`, `sweep`
-(over the flag that settings differ in) or `differences`, a PNG is drawn beside the page. No run is
-made or read; a test holds that tables have what the files say.
+a server sees), `map` (by noise and federation), `front` (against what it costs), `orders` (the
+papers', see claims.py), `chosen` or `chosen_rounds` (by validation). With `picture:` in place of
+`table:`, of `ranks`, `map`, `front`, `sweep` (over the flag that settings differ in) or
+`differences`, a PNG is drawn beside the page. No run is made or read; a test holds that tables have
+what the files say.
 Runs of different code may stand in one file: the page has to say so.
 """
 
@@ -23,8 +24,10 @@ from collections.abc import Sequence
 
 from benchmarks import claims
 from tff_noise import types
+from tff_noise.compare import by_validation
 from tff_noise.compare import choices
 from tff_noise.compare import decision_map
+from tff_noise.compare import documents
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import metrics
 from tff_noise.compare import records
@@ -55,6 +58,8 @@ _TABLES = {
     'map': decision_map.table,
     'front': choices.front_table,
     'orders': claims.table,
+    'chosen': by_validation.methods_table,
+    'chosen_rounds': by_validation.rounds_table,
 }
 
 
@@ -134,7 +139,7 @@ def rendered(text: str) -> str:
   """
 
   def lines(grid, results, metric, name):
-    return tables.rows_as_markdown(_fitting(_TABLES[name](grid, results, metric)))
+    return documents.rows_as_markdown(_fitting(_TABLES[name](grid, results, metric)))
 
   return _replaced(text, 'table', _TABLES, lines)
 

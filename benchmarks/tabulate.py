@@ -9,6 +9,7 @@ import tempfile
 import time
 
 from tests.compare import grid_case
+from tff_noise.compare import documents
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import page
 from tff_noise.compare import tables
@@ -30,7 +31,7 @@ def main() -> None:
     for _ in range(_REPEATS):
       start = time.perf_counter()
       results = tables.collect(grid)
-      for render in (tables.to_markdown, tables.to_latex, tables.to_csv):
+      for render in (documents.to_markdown, documents.to_latex, tables.to_csv):
         render(grid, results)
       seconds.append(time.perf_counter() - start)
       start = time.perf_counter()

@@ -12,6 +12,7 @@ from absl import flags
 
 from tff_noise import child
 from tff_noise import types
+from tff_noise.compare import documents
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import metrics
 from tff_noise.compare import records
@@ -154,10 +155,10 @@ def _require_folder_of(path):
 
 def _tabulate(out, grid, results, command, also):
   os.makedirs(out.path, exist_ok=True)
-  markdown = tables.to_markdown(grid, results)
+  markdown = documents.to_markdown(grid, results)
   for file, text in (
       ('table.md', markdown),
-      ('table.tex', tables.to_latex(grid, results)),
+      ('table.tex', documents.to_latex(grid, results)),
       ('table.csv', tables.to_csv(grid, results)),
   ):
     run_directory.write_text(out.file(file), text)

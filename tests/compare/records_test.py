@@ -9,6 +9,7 @@ from absl.testing import parameterized
 
 from tests.compare import grid_case
 from tff_noise import types
+from tff_noise.compare import documents
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import records
 from tff_noise.compare import tables
@@ -36,12 +37,12 @@ class RecordsTest(grid_case.GridCase):
 
   def test_tables_need_the_file_alone(self):
     self.write(('fedavg', 'noise_rate=0.4', 1))
-    text = tables.to_markdown(self.grid, tables.collect(self.grid))
+    text = documents.to_markdown(self.grid, tables.collect(self.grid))
     self._keep(self.grid)
     shutil.rmtree(self.root)
     known = records.read(self.file, self.grid)
     self.assertLen(known, 11)
-    self.assertEqual(tables.to_markdown(self.grid, tables.collect(self.grid, known=known)), text)
+    self.assertEqual(documents.to_markdown(self.grid, tables.collect(self.grid, known=known)), text)
     self.assertIn('fedavg, noise_rate=0.4, seed 1: not run', text)
 
   def test_days_add_up_to_the_same_file(self):

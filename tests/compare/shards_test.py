@@ -8,6 +8,7 @@ from absl.testing import parameterized
 
 from tests.compare import grid_case
 from tff_noise import types
+from tff_noise.compare import documents
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import records
 from tff_noise.compare import shards
@@ -116,11 +117,12 @@ class ResultsTest(grid_case.GridCase):
         file.write(records.added(file.name, [(r.cell, r.record) for r in found]))
     known = [records.read(file, self.grid) for file in shards.results_files(path)]
     self.assertEqual(sum(map(len, known)), 12)
-    text = tables.to_markdown(self.grid, tables.collect(self.grid))
+    text = documents.to_markdown(self.grid, tables.collect(self.grid))
     for cell in self.grid.cells:
       os.rename(self.path(cell), self.path(cell) + '.gone')
     merged = {name: record for found in known for name, record in found.items()}
-    self.assertEqual(tables.to_markdown(self.grid, tables.collect(self.grid, known=merged)), text)
+    again = tables.collect(self.grid, known=merged)
+    self.assertEqual(documents.to_markdown(self.grid, again), text)
 
 
 if __name__ == '__main__':

@@ -11,6 +11,7 @@ from absl.testing import parameterized
 
 from tests.compare import grid_case
 from tff_noise import types
+from tff_noise.compare import documents
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import tables
 
@@ -58,7 +59,7 @@ class EntriesTest(grid_case.GridCase):
     table = self._entries()
     self.assertIsNone(table['fedavg', 'noise_rate=0.4'].may_be_best)
     self.assertIsNone(table['feddpcont', 'noise_rate=0.4'].may_be_best)
-    text = tables.to_markdown(self.grid, tables.collect(self.grid))
+    text = documents.to_markdown(self.grid, tables.collect(self.grid))
     self.assertIn('| feddpcont | +9.00 [+4.70, +13.30] (n=3) | -2.50, not decided (n=2) |', text)
     self.assertIn(
         'Not decided, without marks: it takes 3 seeds of two methods (noise_rate=0.4).', text
@@ -75,7 +76,7 @@ class EntriesTest(grid_case.GridCase):
             cell.method, 'noise_rate=0.4', cell.seed
         ]
         grid_case.write_run(cell.config.path(), cell.config, accuracy)
-    text = tables.to_markdown(grid, tables.collect(grid))
+    text = documents.to_markdown(grid, tables.collect(grid))
     # One run is not the best, however high.
     self.assertIn('| fedavg | **65.00 ± 5.00** |', text)
     self.assertIn('| feddpcont | 64.67 ± 1.15 † |', text)
@@ -83,7 +84,7 @@ class EntriesTest(grid_case.GridCase):
 
   def test_one_seed_decides_nothing(self):
     self.write(*((m, s, k) for m, s, k in grid_case.ACCURACY if k))
-    text = tables.to_markdown(self.grid, tables.collect(self.grid))
+    text = documents.to_markdown(self.grid, tables.collect(self.grid))
     self.assertNotIn('†', text)
     self.assertIn('Not decided, without marks: it takes 3 seeds of two methods.', text)
 
@@ -102,7 +103,7 @@ class EntriesTest(grid_case.GridCase):
           tables.collect(grid), grid.metric, method, 'noise_rate=0.2'
       )
       self.assertLen(found, count)
-    text = tables.to_markdown(grid, tables.collect(grid))
+    text = documents.to_markdown(grid, tables.collect(grid))
     self.assertIn('## Rounds to a test accuracy of 82 percent\n', text)
     self.assertIn('| fedavg | not reached in 1 of 3 | not reached in 3 of 3 |', text)
     self.assertIn('Bold: the lowest mean', text)
@@ -115,7 +116,7 @@ class EntriesTest(grid_case.GridCase):
   def test_metric_that_a_method_does_not_have(self):
     self.write()
     grid = self.grid._replace(metrics=('noisy_client_f1',))
-    text = tables.to_markdown(grid, tables.collect(grid))
+    text = documents.to_markdown(grid, tables.collect(grid))
     self.assertIn('| fedavg | – | – |', text)
 
   def test_share_of_noisy_clients_found(self):
@@ -129,7 +130,7 @@ class EntriesTest(grid_case.GridCase):
       with open(path, 'w', encoding='utf-8') as file:
         json.dump(summary, file)
     grid = self.grid._replace(metrics=('noisy_client_precision',))
-    text = tables.to_markdown(grid, tables.collect(grid))
+    text = documents.to_markdown(grid, tables.collect(grid))
     # In one run nobody was taken for noisy.
     self.assertIn('| fedavg | **85.00 ± 7.07 (n=2)** | – |', text)
 
@@ -144,7 +145,7 @@ class ProblemsTest(grid_case.GridCase):
     )
     entry = tables.entries(self.grid, results, _METRIC)['fedavg', 'noise_rate=0.4']
     self.assertEqual((entry.spread.n, round(entry.spread.mean, 6)), (2, 67.5))
-    self.assertIn('(n=2)', tables.to_markdown(self.grid, results))
+    self.assertIn('(n=2)', documents.to_markdown(self.grid, results))
 
   def test_unfinished_run_is_listed(self):
     self.write()
@@ -183,14 +184,14 @@ class ProblemsTest(grid_case.GridCase):
   def test_nothing_run_yet(self):
     results = tables.collect(self.grid)
     self.assertLen(tables.problems(results), 12)
-    self.assertIn('no run', tables.to_markdown(self.grid, results))
+    self.assertIn('no run', documents.to_markdown(self.grid, results))
 
 
 class RenderTest(grid_case.GridCase):
 
   def test_markdown(self):
     self.write()
-    text = tables.to_markdown(self.grid, tables.collect(self.grid))
+    text = documents.to_markdown(self.grid, tables.collect(self.grid))
     self.assertIn('| fedavg | 82.00 ± 2.00 | **65.00 ± 5.00** |', text)
     self.assertIn('| feddpcont | **91.00 ± 1.00** | 64.67 ± 1.15 † |', text)
     self.assertIn('| feddpcont | +9.00 [+4.70, +13.30] (n=3) |', text)
@@ -203,7 +204,7 @@ class RenderTest(grid_case.GridCase):
     grid = self.grid._replace(
         published={('fedavg', 'noise_rate=0.2'): (76.84, 0.91)}, source='The paper'
     )
-    text = tables.to_markdown(grid, tables.collect(grid))
+    text = documents.to_markdown(grid, tables.collect(grid))
     self.assertIn('| fedavg | 82.00 ± 2.00 |', text)
     self.assertIn('| fedavg, paper | 76.84 ± 0.91 | – |', text)
     self.assertIn('Paper: The paper. Ours: scale "command line": --rounds=2.', text)
@@ -242,7 +243,7 @@ class RenderTest(grid_case.GridCase):
 
   def test_latex_is_escaped(self):
     self.write()
-    text = tables.to_latex(self.grid, tables.collect(self.grid))
+    text = documents.to_latex(self.grid, tables.collect(self.grid))
     self.assertIn(r'fedavg & 82.00 $\pm$ 2.00 & \textbf{65.00 $\pm$ 5.00} \\', text)
     self.assertIn(r'noise\_rate=0.2', text)
     self.assertNotRegex(text, r'(?m)^[^%\n]*(?<!\\)_')
@@ -250,7 +251,7 @@ class RenderTest(grid_case.GridCase):
 
   def test_whatever_a_setting_is_called_it_is_latex(self):
     self.assertEqual(
-        tables._latex('a|b & c_% $x^2 {y} ~ <z> \\'),
+        documents._latex('a|b & c_% $x^2 {y} ~ <z> \\'),
         r'a$|$b \& c\_\% \$x\^{}2 \{y\} \~{} $<$z$>$ \textbackslash{}',
     )
 

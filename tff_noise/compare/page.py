@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib import figure as mfigure
 
+from tff_noise.compare import documents
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import metrics
 from tff_noise.compare import pictures
@@ -91,7 +92,7 @@ def _sections(folder, grid, results, command):
     built.append(
         sections.Built('Ranks over settings', [blocks.Picture('mean_ranks', figure, caption)])
     )
-  for table in tables.all_tables(grid, results):
+  for table in documents.all_tables(grid, results):
     rows = [[_starred(text) for text in row] for row in table.rows]
     built.append(
         sections.Built(

@@ -379,69 +379,6 @@ def rank_table(found: ranks.Ranks, metric: str) -> Table:
   )
 
 
-def all_tables(grid: grid_lib.Grid, results: Sequence[Result]) -> list[Table]:
-  """Returns every table, the grid's own metric first."""
-  tables = []
-  for metric in grid.metrics:
-    tables += [metric_table(grid, results, metric), difference_table(grid, results, metric)]
-    found = mean_ranks(grid, results, metric)
-    tables += [rank_table(found, metric)] if found is not None else []
-  return [*tables, cost_table(grid, results)]
-
-
-def to_markdown(grid: grid_lib.Grid, results: Sequence[Result]) -> str:
-  """Returns all tables and the list of problems as Markdown."""
-  lines = [f'# {grid.title}', '', f'Run at {grid.scale}.', '']
-  for table in all_tables(grid, results):
-    lines += [f'## {table.title}', '', *rows_as_markdown(table), '', *table.notes, '']
-  listed = problems(results)
-  if listed:
-    lines += ['## Without a result', '', *(f'- {line}' for line in listed), '']
-  return '\n'.join(lines)
-
-
-def rows_as_markdown(table: Table) -> list[str]:
-  """Returns the lines of a table, without its title and notes."""
-  return [_row(texts) for texts in (table.header, ['---'] * len(table.header), *table.rows)]
-
-
-def _row(texts):
-  return '| ' + ' | '.join(text.replace('|', '\\|') for text in texts) + ' |'
-
-
-def to_latex(grid: grid_lib.Grid, results: Sequence[Result]) -> str:
-  """Returns all tables as LaTeX `tabular`s, for a document that loads booktabs."""
-  lines = []
-  for table in all_tables(grid, results):
-    lines += [
-        f'% {table.title}',
-        '\\begin{tabular}{l' + 'r' * (len(table.header) - 1) + '}',
-        '\\toprule',
-        ' & '.join(_latex(text) for text in table.header) + ' \\\\',
-        '\\midrule',
-        *(' & '.join(_latex(text) for text in row) + ' \\\\' for row in table.rows),
-        '\\bottomrule',
-        '\\end{tabular}',
-        *(f'% {note}' for note in table.notes),
-        '',
-    ]
-  return '\n'.join(lines)
-
-
-_LATEX = {
-    '\\': r'\textbackslash{}', '_': r'\_', '%': r'\%', '&': r'\&', '#': r'\#', '$': r'\$',
-    '{': r'\{', '}': r'\}', '^': r'\^{}', '~': r'\~{}', '<': '$<$', '>': '$>$', '|': '$|$',
-    '±': r'$\pm$', '†': r'$\dagger$', '–': '--',
-}
-
-
-def _latex(text):
-  bold = text.startswith('**')
-  text = text.replace('**', '')
-  text = ''.join(_LATEX.get(character, character) for character in text)
-  return rf'\textbf{{{text}}}' if bold else text
-
-
 _COLUMNS = (
     'metric', 'method', 'setting', 'n', 'mean', 'sd', 'baseline', 'difference', 'difference_low',
     'difference_high', 'sign_flip_p', 'pairs', 'best', 'may_be_best', 'unreached',
