@@ -141,8 +141,11 @@ def require_validation(
 
 def _check_client_bytes(config, dataset, scene):
   """Raises `UsageError` where TFF could not carry a client's pixels."""
-  largest = int(np.argmax(scene.sizes))
-  size = int(scene.sizes[largest]) * dataset.train_x[:1].nbytes
+  # A client trains and validates in computations of their own.
+  withheld = [len(ids) for ids in scene_lib.withheld_of(scene)]
+  sizes = np.maximum(scene.sizes, withheld or 0)
+  largest = int(np.argmax(sizes))
+  size = int(sizes[largest]) * dataset.train_x[:1].nbytes
   if size > types.MAX_PIXEL_BYTES:
     fixed = config.centralised or config.scene or config.partition == 'natural'
     fewer = 'a smaller --subset' if fixed else 'more --clients'
