@@ -32,9 +32,11 @@ from tff_noise.privacy import ledger
 from tff_noise.program import data
 from tff_noise.program import flags
 from tff_noise.program import ledger_seal
+from tff_noise.program import model_files
 from tff_noise.program import private_labels
 from tff_noise.program import run_directory
 from tff_noise.program import task as task_lib
+from tff_noise.program import trained_models
 from tff_noise.program import training_run
 from tff_noise.report import runs as report_runs
 from tff_noise.selection import policies
@@ -469,6 +471,80 @@ class AttackTest(federated_test_case.FederatedTestCase):
       rows[1][header.index('validation_accuracy')] = '0.99'
       self._write('metrics.csv', '\n'.join(map(','.join, [header, *rows])) + '\n')
       self._assert_found(self._audit(**dataclasses.asdict(config)), 'metrics.csv: stages')
+
+  def test_a_run_that_clients_ended_early(self):
+    # Client 0 alone is there at first, and withholds nothing: nothing is validated then.
+    arrivals = os.path.join(self.create_tempdir().full_path, 'arrivals.csv')
+    with open(arrivals, 'w', encoding='utf-8') as file:
+      file.write('client,joins,leaves\n' + ''.join(f'{i},4,\n' for i in range(1, 6)))
+    root = self.create_tempdir().full_path
+    # The smallest step size: no round is better than the first that is validated.
+    changes = {
+        'method': 'fedavg', 'rounds': 9, 'learning_rate': 1e-12, 'early_stopping': 2,
+        'client_validation_fraction': 0.2, 'clients_per_round': 1, 'arrivals': arrivals,
+    }
+    config = _config(root, **changes)
+    scene = data.load_scene(config, self.dataset, None)
+    scene = scene._replace(is_withheld=scene.is_withheld & (scene.client_of > 0))
+    directory = run_directory.locate(root, 'run')
+    with mock.patch.object(self, 'scene', scene):
+      training_run.run(config, self.dataset, scene, directory)
+      shutil.rmtree(self.run_)
+      shutil.copytree(directory.path, self.run_)
+      summary = json.loads(self._read('summary.json'))
+      self.assertEqual((summary['status'], summary['rounds']), ('ended early', 6))
+      self.assertEqual(
+          (summary['validation_chosen_by'], summary['validation_chosen_round']),
+          ('client_validation_accuracy', 4),
+      )
+      best = trained_models.load(directory, model_files.BEST)
+      self.assertEqual(best.round_num, 4)
+      final = trained_models.load(directory, model_files.FINAL)
+      header, *rows = [line.split(',') for line in self._read('metrics.csv').splitlines()]
+      column = header.index('client_validation_accuracy')
+      self.assertEqual([row[column] == 'nan' for row in rows], [True] * 3 + [False] * 3)
+      self.assertEqual(
+          (best.validation_accuracy, final.validation_accuracy),
+          (float(rows[3][column]), float(rows[5][column])),
+      )
+      self.assertEqual(self._audit(**dataclasses.asdict(config)).status, 0)
+      rows[4][column] = '0.99'  # As if it had gone on being better.
+      self._write('metrics.csv', '\n'.join(map(','.join, [header, *rows])) + '\n')
+      self._assert_found(self._audit(**dataclasses.asdict(config)), 'metrics.csv: stages')
+
+  def test_what_clients_measure_first_is_computed_again(self):
+    root = self.create_tempdir().full_path
+    config = _config(root, method='fedavg', client_validation_fraction=0.2)
+    scene = data.load_scene(config, self.dataset, None)
+    directory = run_directory.locate(root, 'run')
+    with mock.patch.object(self, 'scene', scene):
+      training_run.run(config, self.dataset, scene, directory)
+      shutil.rmtree(self.run_)
+      shutil.copytree(directory.path, self.run_)
+      self.assertEqual(self._audit(**dataclasses.asdict(config)).status, 0)
+      header, *rows = [line.split(',') for line in self._read('metrics.csv').splitlines()]
+      column = header.index('client_validation_accuracy')
+      rows[0][column] = str(float(rows[0][column]) + 0.1)
+      self._write('metrics.csv', '\n'.join(map(','.join, [header, *rows])) + '\n')
+      self._assert_found(
+          self._audit(**dataclasses.asdict(config)), 'metrics.csv: the first measured round'
+      )
+
+  def test_code_that_validates_with_labels_that_were_not_flipped(self):
+    config = _config(
+        'unused', training_labels='private', method='fedavg', client_validation_fraction=0.2
+    )
+    scene = data.load_scene(config, self.dataset, None)
+    flip = private_labels.flip
+
+    def of_training_alone(federation, *args):
+      return flip(federation, *args)._replace(withheld=federation.withheld)
+
+    for code, verdict in ((flip, 'passed'), (of_training_alone, 'failed')):
+      with mock.patch.object(private_labels, 'flip', code):
+        prepared = task_lib.prepare(config, self.dataset, scene)
+      found = reports.findings(prepared, scene, config.seed, [])
+      self.assertEqual([f.verdict.value for f in found], [verdict])
 
   def test_what_is_written_tells_neither_seed_nor_cohorts(self):
     audit = self._audit()

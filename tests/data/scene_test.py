@@ -366,8 +366,9 @@ class ClientValidationTest(parameterized.TestCase):
     ):
       np.testing.assert_array_equal(np.sort(np.concatenate([mine, rest])), ids)
       self.assertTrue((np.diff(mine) > 0).all())
-    for name in ('client_of', 'noisy_label', 'nominal_rate', 'is_noisy_client'):
+    for name in ('client_of', 'noisy_label', 'is_noisy_client'):
       np.testing.assert_array_equal(getattr(built, name), getattr(whole, name))
+    np.testing.assert_allclose(built.nominal_rate, whole.nominal_rate)
     self.assertEqual((whole.withheld_size, built.withheld_size), (0, sum(withheld)))
     self.assertEqual(built.server_size, 20)
 
@@ -392,6 +393,22 @@ class ClientValidationTest(parameterized.TestCase):
     self.assertEqual(np.flatnonzero(built.flipped).tolist(), [4])
     np.testing.assert_allclose(built.realised_rate, [0, 1 / 3])
     self.assertAlmostEqual(built.noise_rate, 1 / 5)
+
+  def test_noise_of_people_stays_graded(self):
+    spec = _spec('iid', 'human', clients=5)._replace(client_validation_fraction=0.2)
+    built = scene.build(_full_dataset(200), spec, 0)
+    self.assertTrue(built.is_graded)
+    self.assertEqual(built.clean_rate, noise.HUMAN_CLEAN_RATE)
+    np.testing.assert_array_equal(built.nominal_rate, built.realised_rate)
+    np.testing.assert_array_equal(
+        built.is_noisy_client, built.realised_rate > noise.HUMAN_CLEAN_RATE
+    )
+    self.assertTrue(scene.build(_full_dataset(200), spec, 0).is_graded)
+
+  @parameterized.parameters((0.29, 100, 29), (0.57, 100, 57), (0.58, 50, 29), (0.1, 30, 3))
+  def test_a_share_that_is_whole_is_not_rounded_down(self, fraction, examples, expected):
+    spec = _spec('iid', 'none', clients=1)._replace(client_validation_fraction=fraction)
+    self.assertEqual(scene.build(_dataset(examples), spec, 0).withheld_size, expected)
 
   def test_one_client_in_place_of_all_withholds_what_they_did(self):
     built = self._built(0.3)
@@ -617,6 +634,8 @@ class SaveAndLoadTest(parameterized.TestCase):
     scene.save(_scene(), self.path)
     with np.load(self.path) as file:
       self.assertNotIn('is_withheld', file.files)
+    scene.save(_scene(is_withheld=np.zeros(6, bool)), self.path)
+    self.assertIsNone(scene.load(self.path, _dataset()).is_withheld)
     scene.save(_scene(is_withheld=np.zeros(5, bool)), self.path)
     self._assert_refused('its labels and clients differ in length')
     scene.save(_everything()._replace(is_withheld=np.ones(6, bool)), self.path)

@@ -18,6 +18,7 @@ from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.algorithms import averaged_model
 from tff_noise.federated import aggregation
 from tff_noise.models import keras_model
+from tff_noise.privacy import mechanism as mechanism_lib
 from tff_noise.privacy import protection
 from tff_noise.program import client_validation
 from tff_noise.program import private_labels
@@ -101,7 +102,7 @@ class ClientValidationTest(federated_test_case.FederatedTestCase, parameterized.
     computation = validated.computations[-1]
     self.assertEqual(computation.uplink_bytes, 3 * 4)
     for row, other in zip(rows, _rows(plain), strict=True):
-      asked = 4 * (row[_ACCURACY] != 'nan')
+      asked = 3 * (row[_ACCURACY] != 'nan')  # The fourth withholds nothing.
       for column, size in (
           ('bytes_up', computation.uplink_bytes), ('bytes_down', computation.broadcast_bytes)
       ):
@@ -179,6 +180,49 @@ class ClientValidationTest(federated_test_case.FederatedTestCase, parameterized.
     self.assertGreater(wrong, 0)
     self.assertAlmostEqual(float(sums['withheld_loss']), 100.0 * wrong, delta=1e-3)
 
+  def test_a_model_that_is_not_finite_is_as_wrong_as_can_be_by_secure_sums_too(self):
+    for aggregate in (
+        aggregation.weighted_mean(),
+        aggregation.secure_weighted_mean(update_bound=10.0, max_examples=27),
+    ):
+      built, task = contract_runs.build('fedavg', aggregation=aggregate)
+      computation = client_validation.build(task, task.model, 9)
+      looks = algorithm_lib.Algorithm(lambda s, c: s, (computation,), {'look': 1})
+      weights = tf.nest.map_structure(lambda w: np.full_like(w, np.nan), built.init().weights)
+      state = algorithm_lib.State({algorithm_lib.MODEL: weights}, {}, {}, {})
+      sums = runs.clients_of(looks, task, _federation()).view.run(
+          computation, state, np.arange(4)
+      ).sums
+      self.assertEqual((int(sums['withheld']), int(sums['withheld_correct'])), (12, 0))
+      self.assertAlmostEqual(float(sums['withheld_loss']), 1200.0, delta=1.0)
+
+  def test_who_withholds_nothing_is_not_asked(self):
+    built, task = contract_runs.build('fedavg')
+    validated = client_validation.of(built, task, _federation().withheld, 1)
+    _, clients, ledger = runs.all_rounds(validated, task, _federation())
+    fields = len(built.fields)
+    asked = [e.clients for e in ledger.entries if e.fields[-1] >= fields]
+    self.assertEqual(asked, [3, 3, 3])  # Of four.
+    computation = validated.computations[-1]
+    self.assertEqual(
+        clients.traffic.bytes_up, 2 * built.computations[0].uplink_bytes
+        + 3 * computation.uplink_bytes,
+    )
+    self.assertEqual(validated.smallest_cohorts(task)[client_validation.NAME], 3)
+
+  def test_a_secure_sum_over_the_only_one_that_withholds_is_refused(self):
+    built, task = contract_runs.build(
+        'fedavg', aggregation=aggregation.secure_weighted_mean(update_bound=1.0, max_examples=27)
+    )
+    federation = _federation()
+    alone = tuple(
+        c if i == 2 else c._replace(x=c.x[:0], y=c.y[:0]) for i, c in enumerate(federation.withheld)
+    )
+    validated = client_validation.of(built, task, alone, 1)
+    cohort = validated.smallest_cohorts(task)[client_validation.NAME]
+    with self.assertRaisesRegex(types.UsageError, "'client validation' may be over one client"):
+      validated.computations[-1].require_company(cohort)
+
   def test_a_run_that_was_stopped_goes_on_to_the_bit(self):
     built, task = contract_runs.build('fedavg')
     copies = self.create_tempdir().full_path
@@ -199,9 +243,15 @@ class ClientValidationTest(federated_test_case.FederatedTestCase, parameterized.
   def test_of_reports_in_place_of_labels_it_costs_no_more(self):
     built, task = contract_runs.build('fedavg')
     federation = private_labels.flip(_federation(), '1.0', 2)
-    before = np.concatenate([c.y for c in _federation().withheld])
-    after = np.concatenate([c.y for c in federation.withheld])
-    self.assertTrue((before != after).any())
+    mechanism = mechanism_lib.randomized_response('1.0', 2)
+    for i, (before, after) in enumerate(
+        zip(_federation().withheld, federation.withheld, strict=True)
+    ):
+      secret = mechanism_lib.simulation_secret(federation.seed, i)
+      (expected,) = mechanism_lib.flip_all([(before.y, before.example_id, secret)], mechanism)
+      np.testing.assert_array_equal(after.y, expected)
+    pairs = zip(_federation().withheld, federation.withheld, strict=True)
+    self.assertTrue(any((before.y != after.y).any() for before, after in pairs))
     validated = client_validation.of(built, task, federation.withheld, 1)
     declared = private_labels.declare(validated, task)
     for field in declared.computations[-1].fields:
@@ -211,8 +261,8 @@ class ClientValidationTest(federated_test_case.FederatedTestCase, parameterized.
   def test_what_is_evaluated_by_what_clients_keep_is_refused(self, name):
     built, task = contract_runs.build(name)
     with self.assertRaisesRegex(
-        types.UsageError, '^--client_validation_fraction is for methods that are evaluated by a '
-        'model of the server'
+        types.UsageError, '^--client_validation_fraction, or a --scene that was drawn with it, is '
+        'for methods that are evaluated by a model of the server'
     ):
       client_validation.of(built, task, _federation().withheld, 1)
 

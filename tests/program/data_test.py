@@ -205,6 +205,29 @@ class DataTest(absltest.TestCase):
     _, scene = _load(*arguments, '--clients=2')
     self.assertEqual(scene.num_clients, 2)
 
+  def test_what_clients_withhold_is_refused_beside_noise_on_updates_however_it_came(self):
+    path = os.path.join(self.folder, 'scene.npz')
+    _, scene = _load('--client_validation_fraction=0.2')
+    scene_lib.save(scene, path)
+    private = ('--client_dp_noise=1', '--client_dp_clip=1')
+    for given in ('--client_validation_fraction=0.2', f'--scene={path}'):
+      with self.assertRaisesRegex(
+          types.UsageError, '^--client_validation_fraction, or a --scene .* cannot be given with '
+          'client DP'
+      ):
+        _load(given, *private)
+    _load(*private)
+
+  def test_the_pixels_that_a_client_withholds_are_limited_too(self):
+    path = self._npz(n=14, size=(1700, 1700, 3))
+    arguments = (
+        '--dataset=npz', path, '--partition=iid', '--noise=none', '--clients_per_round=1',
+        '--clients=1',
+    )
+    _load(*arguments, '--client_validation_fraction=0.5')
+    with self.assertRaisesRegex(types.UsageError, 'client 0 would hold 107 MiB'):
+      _load(*arguments, '--client_validation_fraction=0.95')
+
   def test_noise_by_client_and_open_set_clients_exclude_each_other(self):
     with self.assertRaisesRegex(types.UsageError, '--noise=client_uniform .*--partition=openset'):
       _load('--noise=client_uniform')

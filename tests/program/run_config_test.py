@@ -688,8 +688,6 @@ class BaseTest(parameterized.TestCase):
        '--aggregation=secure_sum cannot be given with --base=median'),
       ({'early_stopping': 2, 'client_dp_noise': 1.0},
        '--early_stopping cannot be given with client DP'),
-      ({'client_validation_fraction': 0.1, 'client_dp_noise': 1.0},
-       '--client_validation_fraction cannot be given with client DP'),
       ({'method': 'median', 'aggregation': 'm:f', 'allow_per_client_disclosure': True},
        '--aggregation=m:f cannot be given with --method=median: the server compares'),
       ({'aggregation': 'm:f', 'client_dp_noise': 1.0},

@@ -309,6 +309,13 @@ class TextTest(SummaryTestCase):
         },
     )
 
+  def test_what_clients_withhold_counts_among_the_units(self):
+    withheld = np.zeros(len(_scene().client_of), bool)
+    withheld[np.flatnonzero(_scene().client_of >= 0)[:2]] = True
+    self.assertEqual(
+        summary.units(_scene()._replace(is_withheld=withheld)), summary.units(_scene())
+    )
+
   def test_unknown_noise(self):
     text = self._text(**summary.describe(_unknown()))
     self.assertIn('label noise     unknown: nobody knows the true labels', text)

@@ -49,6 +49,16 @@ class StatisticsTest(parameterized.TestCase):
          '  class 1 had no owner'],
     )
 
+  def test_what_clients_withhold_is_counted_apart(self):
+    scene = pictured.scene([0, 0, 0, 1, -1], [0, 1, 1, 1, 0], [0, 1, 0, 1, 0], [0.5, 0])
+    withheld = np.array([0, 0, 1, 0, 0], bool)
+    text = scene_statistics.text(scene._replace(is_withheld=withheld), ['a', 'b'])
+    self.assertStartsWith(
+        text, 'examples            3 of 2 clients, 1 more held by the server\n'
+        '  to validate with  1 more of the clients\n',
+    )
+    self.assertIn('wrong labels        0 of 3 (0.0%)', text)
+
   def test_clean(self):
     text = scene_statistics.text(pictured.scene([0, 1], [0, 1], [0, 1], [0, 0]), ['a', 'b'])
     self.assertIn('wrong labels        0 of 2 (0.0%)\nnoisy clients       0 of 2', text)

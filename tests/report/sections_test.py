@@ -165,7 +165,25 @@ class UnknownTest(SectionsTestCase):
     self.assertIn('The server validates on 2 more.', text)
 
   def test_nothing_is_said_of_a_server_that_holds_nothing(self):
-    self.assertNotIn('server validates', self._texts(self._build(self._run())['Result']))
+    self.assertNotIn('validate', self._texts(self._build(self._run())['Result']))
+
+  def test_what_clients_withhold_is_counted_apart_and_its_curve_explained(self):
+    withheld = np.zeros(12, bool)
+    withheld[[1, 5, 6]] = True
+    scene = run_files.scene_with_unknowns()._replace(is_withheld=withheld)
+    columns = {'client_validation_accuracy': [0.25, 0.5, 0.25, 0.25]}
+    content = self._build(self._run(scene=scene, metrics=run_files.metrics(**columns)))
+    text = self._texts(content['Result'])
+    self.assertIn('7 training examples of 3 clients', text)
+    self.assertIn('The server validates on 2 more. Clients validate on 3 more of theirs.', text)
+    picture, *_ = [b for b in content['Training'] if isinstance(b, blocks.Picture)]
+    self.assertIn('on examples that clients withhold, with the labels', picture.caption)
+    legend = [text.get_text() for text in picture.figure.legends[0].get_texts()]
+    self.assertIn('chosen by validation: 0.625 in round 2', legend)
+    picture, *_ = [
+        b for b in self._build(self._run())['Training'] if isinstance(b, blocks.Picture)
+    ]
+    self.assertNotIn('withhold', picture.caption)
 
   def test_clients_of_unknown_noise_are_left_out_of_its_picture_and_counted(self):
     content = self._build(self._run(scene=run_files.scene_with_unknowns()))

@@ -49,11 +49,11 @@ _METRICS = {
         'Test accuracy, mean of the last 10 evaluations, percent', _share('last10_test_accuracy')
     ),
     'validation_chosen_test_accuracy': Metric(
-        'Test accuracy in the round chosen on the validation set, percent',
+        'Test accuracy in the round chosen by validation, percent',
         _share('validation_chosen_test_accuracy'),
     ),
     'last10_validation_accuracy': Metric(
-        'Accuracy on the validation set, mean of the last 10 evaluations, percent',
+        'Accuracy in validation, of the server or else of clients, mean of the last 10, percent',
         _share('last10_validation_accuracy'),
     ),
     'final_test_accuracy': Metric('Final test accuracy, percent', _share('final_test_accuracy')),

@@ -60,7 +60,7 @@ class Scene(NamedTuple):
     noisy_label: int32 `[n]`, what the owner believes.
     clean_label: int32 `[n]`, ground truth; `types.UNKNOWN` where nobody knows it.
     nominal_rate: float64 `[C]`, mean nominal flip probability over those of the client's examples
-      for which it is known; nan where it is for none.
+      that it trains on for which it is known; nan where it is for none.
     is_noisy_client: bool `[C]`, whose `nominal_rate` is above `clean_rate`.
     notes: One sentence for each correction the partition needed, and warnings about the noise.
     client_names: C texts, what the data call the clients; empty where they are called 0 to C-1.
@@ -193,26 +193,32 @@ def build(dataset: types.Dataset, spec: SceneSpec, seed: int) -> Scene:
   else:
     owners = split(best_known(dataset)[ids])
     noisy = corrupt(owners.client_of)
-  found = _assemble(clean, ids, owners, noisy)
+  client_of = np.full(len(clean), SERVER, np.int32)
+  client_of[ids] = owners.client_of
+  withheld = _withheld(client_of, spec.client_validation_fraction, seed)
+  found = _assemble(clean, ids, client_of, owners, noisy, withheld)
   if spec.partition.name == 'natural':
-    found = found._replace(client_names=dataset.client_names)
-  return _withhold(found, spec.client_validation_fraction, seed)
+    return found._replace(client_names=dataset.client_names)
+  return found
 
 
-def _withhold(scene, fraction, seed):
-  """The scene whose clients withhold a share of their examples, drawn at random."""
+def _withheld(client_of, fraction, seed):
+  """bool `[n]`, a share of each client's examples, drawn at random; None if none are asked for."""
   if not fraction:
-    return scene
-  withheld = np.zeros(len(scene.client_of), bool)
-  for client, ids in enumerate(examples_of(scene)):
+    return None
+  withheld = np.zeros(len(client_of), bool)
+  examples = _by_client(client_of, client_of != SERVER, int(client_of.max()) + 1)
+  for client, ids in enumerate(examples):
     order = rng.generator(seed, 'client validation', client).permutation(ids)
-    withheld[order[: int(fraction * len(ids))]] = True
+    # A tenth of 30 are 3, whatever a tenth is in binary.
+    withheld[order[: int(fraction * len(ids) + 1e-9)]] = True
   if not withheld.any():
+    largest = max(map(len, examples))
     raise types.UsageError(
-        f'--client_validation_fraction={fraction} of the {scene.sizes.max()} examples of the '
-        'largest client is none; use a larger one, or leave it out'
+        f'--client_validation_fraction={fraction} of the {largest} examples of the largest client '
+        'is none; use a larger one, or leave it out'
     )
-  return scene._replace(is_withheld=withheld)
+  return withheld
 
 
 def _held_out(dataset, spec, seed):
@@ -251,17 +257,17 @@ def best_known(dataset: types.Dataset) -> np.ndarray:
   return np.where(dataset.train_y == types.UNKNOWN, dataset.human_y, dataset.train_y)
 
 
-def _assemble(clean, ids, owners, noisy):
-  client_of = np.full(len(clean), SERVER, np.int32)
-  client_of[ids] = owners.client_of
+def _assemble(clean, ids, client_of, owners, noisy, withheld):
   labels = clean.copy()
   labels[ids] = noisy.labels
   probability = noisy.flip_probability
-  nominal = _client_mean(
-      probability, owners.client_of, np.isfinite(probability), int(owners.client_of.max()) + 1
-  )
+  known = np.isfinite(probability)
+  if withheld is not None:
+    known &= ~withheld[ids]
+  nominal = _client_mean(probability, owners.client_of, known, int(owners.client_of.max()) + 1)
   return Scene(
-      client_of, labels, clean, nominal, nominal > noisy.clean_rate, (*owners.notes, *noisy.notes)
+      client_of, labels, clean, nominal, nominal > noisy.clean_rate, (*owners.notes, *noisy.notes),
+      is_withheld=withheld,
   )
 
 
@@ -332,8 +338,12 @@ def read(path: str) -> Scene:
       is_noisy_client=arrays['is_noisy_client'],
       notes=tuple(map(str, arrays['notes'])),
       client_names=tuple(map(str, arrays.get('client_names', ()))),
-      is_withheld=arrays.get('is_withheld'),
+      is_withheld=_if_any(arrays.get('is_withheld')),
   )
+
+
+def _if_any(mask):
+  return None if mask is None or not mask.any() else mask
 
 
 def _check_arrays(arrays, path):
@@ -394,19 +404,22 @@ def _check(scene, dataset, path):
 
 def examples_of(scene: Scene) -> list[np.ndarray]:
   """Returns for each client the positions of what it trains on, int64 in ascending order."""
-  return _by_client(scene, scene.is_trained_on)
+  return _by_client(scene.client_of, scene.is_trained_on, scene.num_clients)
 
 
 def withheld_of(scene: Scene) -> list[np.ndarray]:
   """Returns likewise what each withholds from training, which may be nothing; [] where all do."""
-  return [] if scene.is_withheld is None else _by_client(scene, scene.is_withheld)
+  if scene.is_withheld is None:
+    return []
+  return _by_client(scene.client_of, scene.is_withheld, scene.num_clients)
 
 
-def _by_client(scene, mask):
-  owner = np.where(mask, scene.client_of, SERVER)
+def _by_client(client_of, mask, num_clients):
+  """For each client the positions of its examples where `mask` holds."""
+  owner = np.where(mask, client_of, SERVER)
   # One sort, not a search for each client: there may be thousands.
   order = np.argsort(owner, kind='stable')
-  starts = np.searchsorted(owner[order], np.arange(scene.num_clients))
+  starts = np.searchsorted(owner[order], np.arange(num_clients))
   return np.split(order, starts)[1:]
 
 

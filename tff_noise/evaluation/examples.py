@@ -64,9 +64,11 @@ def load(run: runs.Run, source: Source) -> tuple[types.Dataset, types.Examples]:
     return dataset, image_folder.read_any(source.images, dataset.class_names)
   if source.on == 'test':
     return dataset, types.Examples(dataset.test_x, dataset.test_y)
-  found = scene_lib.validation(dataset, runs.read_scene(run))
+  scene = runs.read_scene(run)
+  found = scene_lib.validation(dataset, scene)
   if found is None:
-    raise types.UsageError(f'{run.path} has no validation set: --on=test')
+    where = 'with its clients alone' if scene.withheld_size else 'nowhere'
+    raise types.UsageError(f'{run.path} has its validation set {where}: --on=test')
   return dataset, found
 
 

@@ -1,10 +1,11 @@
 """Validation by clients, on labels as they believe them: choosing a round takes no clean label.
 
 Each client withholds a share of its examples from training (`--client_validation_fraction`). Where
-a run evaluates, every client that is there receives the model that is evaluated and looks with
-these; the server learns three sums over clients: how many, how many of them the model gets right,
-and its cross-entropy. Their labels are as wrong as the others, so a perfect model does not reach
-1; for choosing between rounds, or between runs on the same clients, that is not needed.
+a run evaluates, every client that is there and withholds some receives the model that is evaluated
+and looks with these; the server learns three sums over clients: how many, how many of them the
+model gets right, and its cross-entropy. Their labels are as wrong as the others, so a perfect model
+does not reach 1; for choosing between rounds, or between runs on the same clients, that is not
+needed.
 """
 
 from __future__ import annotations
@@ -57,8 +58,11 @@ def build(task: task_lib.Task, model: keras_model.KerasModel, largest: int) -> (
     # As `keras_model.evaluated_logits` has them, with features between.
     several = [x for one in tf.nest.flatten(outputs) for x in (one, None)]
     logits = keras_model.evaluated_logits(model, several)
-    hits = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), client.labels)
-    of_each = tf.minimum(losses.example_losses(logits, client.labels), _MOST_LOSS)
+    of_each = losses.example_losses(logits, client.labels)
+    # A model that is not finite is as wrong as can be, or a secure sum would take it for 0.
+    known = tf.math.is_finite(of_each)
+    of_each = tf.where(known, tf.minimum(of_each, _MOST_LOSS), _MOST_LOSS)
+    hits = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), client.labels) & known
     return program.Sent(
         sums={
             _EXAMPLES: client.num_examples,
@@ -118,26 +122,35 @@ def of(
     weights = _of_server(built, new._replace(round_num=number), model)
     shown = new._replace(models={**new.models, algorithm_lib.MODEL: weights})
     sums = clients.run(computation, shown, clients.present).sums
-    # Those that are there may withhold nothing.
-    examples = float(sums[_EXAMPLES]) or np.nan
-    found = (sums[_CORRECT] / examples, sums[_LOSS] / examples)
+    if not sums:  # Those that are there withhold nothing.
+      return new.record(**dict.fromkeys(_COLUMNS, _NOTHING))
+    found = (sums[_CORRECT] / sums[_EXAMPLES], sums[_LOSS] / sums[_EXAMPLES])
     return new.record(**dict(zip(_COLUMNS, map(np.float32, found), strict=True)))
 
   def columns(state):
     values = {name: float(state.records[name]) for name in _COLUMNS}
     return {**values, **built.report.columns(state)}
 
-  there = [len(task.present(number)) for number in range(1, built.rounds + 1)]
+  asked = [
+      number_asked(task, withheld, number) for number in range(1, built.rounds + 1)
+      if training.is_evaluated(built, number, eval_every)
+  ]
+  asked = [number for number in asked if number]
   return built._replace(
       round=round_,
       computations=(*built.computations, computation),
       records={**built.records, **dict.fromkeys(_COLUMNS, _NOTHING)},
-      times={**built.times, NAME: sum(
-          training.is_evaluated(built, number, eval_every) for number in range(1, built.rounds + 1)
-      )},
-      cohorts={**built.cohorts, NAME: min(there)},
+      times={**built.times, NAME: len(asked)},
+      cohorts={**built.cohorts, NAME: min(asked, default=0)},
       report=built.report._replace(columns=columns),
   )
+
+
+def number_asked(
+    task: task_lib.Task, withheld: Sequence[types.ClientExamples], round_num: int
+) -> int:
+  """Returns how many clients that are there in a round withhold something."""
+  return sum(len(withheld[client].y) > 0 for client in task.present(round_num)) if withheld else 0
 
 
 _NOTHING = np.float32(np.nan)
@@ -148,8 +161,9 @@ class _Kept(Sequence):
 
   def __len__(self):
     raise types.UsageError(
-        f'{_FLAG} is for methods that are evaluated by a model of the server, and this one is by '
-        'what clients keep: leave it out, or use another --method or --base'
+        f'{_FLAG}, or a --scene that was drawn with it, is for methods that are evaluated by a '
+        'model of the server, and this one is by what clients keep: leave it out, or use another '
+        '--method or --base'
     )
 
   def __getitem__(self, index):
@@ -161,7 +175,7 @@ def _of_server(built, state, model) -> Any:
   evaluated = built.evaluated(state, _Kept())
   if len(evaluated) != 1 or evaluated[0].model not in (None, model):
     raise types.UsageError(
-        f'{_FLAG} is for methods that are evaluated by one model of the server: leave it out, or '
-        'use another --method'
+        f'{_FLAG}, or a --scene that was drawn with it, is for methods that are evaluated by one '
+        'model of the server: leave it out, or use another --method'
     )
   return evaluated[0].weights

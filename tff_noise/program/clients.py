@@ -294,6 +294,10 @@ class SimulatedClients:
     listed, messages = self._check(computation, messages, cohort)
     if listed.optimizer is not None:
       raise ValueError(f'{listed.name!r} makes a next model: it is trained, not run')
+    if listed.on_withheld:
+      # Who withholds nothing is not asked: a secure sum is over those that have something to add.
+      has = np.array([len(c.y) > 0 for c in self._federation.withheld], bool)
+      cohort = cohort[has[cohort]]
     if not len(cohort):
       return algorithm_lib.Output(state, cohort, {}, {})
     self._record(listed, cohort)

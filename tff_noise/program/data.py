@@ -123,6 +123,13 @@ def load_scene(
     scene = scene_lib.centralised(scene)
   config.check_clients(scene.num_clients)
   config.availability(scene.num_clients)  # Its mistakes are told before TensorFlow is loaded.
+  noisy = config.client_dp_noise or config.target_client_epsilon is not None
+  if scene.is_withheld is not None and noisy:
+    raise types.UsageError(
+        '--client_validation_fraction, or a --scene that was drawn with it, cannot be given with '
+        'client DP, whose noise protects updates alone: give the server a set of its own '
+        '(--validation_dir)'
+    )
   _check_client_bytes(config, dataset, scene)
   return scene
 

@@ -196,11 +196,6 @@ class RunConfig:
           '--early_stopping cannot be given with client DP, whose cost has to be known before a '
           'run; --target_client_epsilon ends one'
       )
-    if self.client_validation_fraction and (multiplier or target is not None):
-      raise types.UsageError(
-          '--client_validation_fraction cannot be given with client DP, whose noise protects '
-          'updates alone: give the server a set of its own (--validation_dir)'
-      )
     if self.client_dp_mechanism == 'discrete_gaussian' and self.arrivals is not None:
       raise types.UsageError(
           '--client_dp_mechanism=discrete_gaussian cannot be given with --arrivals: every client '

@@ -148,7 +148,8 @@ def write_clients(
 
 def units(scene: scene_lib.Scene) -> Mapping[protection.Unit, int]:
   """Returns how many there are of each unit of a guarantee."""
-  examples = int(scene.sizes.sum())
+  # What clients withhold is asked about, too.
+  examples = int(scene.sizes.sum()) + scene.withheld_size
   return {
       protection.Unit.LABEL: examples,
       protection.Unit.EXAMPLE: examples,

@@ -69,7 +69,7 @@ class RoundResult(NamedTuple):
   Attributes:
     round_num: 1 in the run's first round.
     metrics: Flat values of `metrics.csv`.
-    seconds: Wall time of the round without its evaluation.
+    seconds: Wall time of the round without its evaluation at the server.
   """
 
   round_num: int
@@ -216,7 +216,7 @@ async def run(
         for name, evaluate in evaluations.items():
           values = evaluate(models)
           evaluated.update({f'{name}_{m}': float(values[m]) for m in evaluation.MEASURES})
-        on_evaluated(done, {**evaluated, **columns}, models)
+        on_evaluated(done, {**columns, **evaluated}, models)
         ended = is_over(done)
       traffic = clients.traffic
       metrics = {

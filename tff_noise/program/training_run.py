@@ -23,6 +23,7 @@ from tff_noise.privacy import ledger as ledger_lib
 from tff_noise.privacy import protection
 from tff_noise.program import carried
 from tff_noise.program import chosen_round
+from tff_noise.program import client_validation
 from tff_noise.program import clients
 from tff_noise.program import code_version
 from tff_noise.program import early_stopping
@@ -187,6 +188,12 @@ def _train(config, prepared, scene, evaluations, weights, directory):
 
   def is_over(done):
     evaluated = training.evaluated_in_last_stage(algorithm, config.eval_every, done)
+    if 'validation' not in evaluations:
+      withheld = federation.withheld
+      evaluated = [
+          number for number in evaluated
+          if client_validation.number_asked(prepared.task, withheld, number)
+      ]
     return early_stopping.is_over(config.early_stopping, best.round_num, evaluated)
 
   with progress.bar(algorithm.rounds, config.log_level) as on_round:

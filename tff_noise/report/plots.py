@@ -46,14 +46,14 @@ def accuracy(
 ) -> mfigure.Figure:
   """Draws test accuracy over rounds, with the stages and the best round marked.
 
-  Where the server validates it draws that too, and marks the round that is chosen by it.
+  Where there is validation it draws that too, and marks the round that is chosen by it.
 
   Args:
     rounds: int `[rounds]`.
     values: float `[rounds]`, nan where the round was not evaluated.
     stages: The stage of each round, or nothing.
-    validation: Accuracy on the server's validation set, float `[rounds]`, nan as `values`; None
-      where it has none.
+    validation: Accuracy in validation, of the server or of clients, float `[rounds]`, nan as
+      `values`; None where there is none.
   """
   figure, axes = style.new_axes(height=3.7)
   known = np.isfinite(values)

@@ -246,7 +246,8 @@ def _curves(run, scene):
             run.rounds, run.metrics['test_accuracy'], stages,
             _numeric(run, chosen_round.column(run.metrics) or '', None),
         ),
-        'Share of the clean test examples that the global model gets right.' + _stages(spans),
+        'Share of the clean test examples that the global model gets right.' + _stages(spans)
+        + _of_validation(run),
     ))
   shown.append(blocks.Picture(
       'losses',
@@ -259,6 +260,15 @@ def _curves(run, scene):
       'below 0 where a contrastive term is subtracted.',
   ))
   return shown
+
+
+def _of_validation(run):
+  if chosen_round.column(run.metrics) != chosen_round.BY_CLIENTS:
+    return ''
+  return (
+      ' Validation is on examples that clients withhold, with the labels that they believe: where '
+      'these are wrong the right answer counts as a mistake, so it stays lower.'
+  )
 
 
 def _numeric(run, name, default):
@@ -446,7 +456,7 @@ def _times(run, scene):
   shown = [blocks.Picture(
       'seconds',
       plots.seconds(run.seconds),
-      'Wall time without evaluation. The first round of a process also compiles.',
+      'Wall time without evaluation on the test set. The first round of a process also compiles.',
   )]
   spans = plots.stage_spans(run.metrics.get('stage', ()))
   if len(spans) > 1:
