@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from tff_noise.compare import by_validation
 from tff_noise.compare import grid as grid_lib
-from tff_noise.compare import metrics
 from tff_noise.compare import tables as tables_lib
+
+_UNCHOSEN = 'last10_test_accuracy'
 
 
 def all_tables(grid: grid_lib.Grid, results: Sequence[tables_lib.Result]) -> list[tables_lib.Table]:
@@ -18,10 +19,11 @@ def all_tables(grid: grid_lib.Grid, results: Sequence[tables_lib.Result]) -> lis
     ]
     found = tables_lib.mean_ranks(grid, results, metric)
     tables += [tables_lib.rank_table(found, metric)] if found is not None else []
-  if by_validation.has(results) and metrics.get(grid.metric).highest:
+  if by_validation.has(results):
+    # What is chosen without the test set is compared with what is not chosen on it either.
     tables += [
-        by_validation.methods_table(grid, results, grid.metric),
-        by_validation.rounds_table(grid, results, grid.metric),
+        by_validation.methods_table(grid, results, _UNCHOSEN),
+        by_validation.rounds_table(grid, results, _UNCHOSEN),
     ]
   return [*tables, tables_lib.cost_table(grid, results)]
 

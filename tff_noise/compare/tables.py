@@ -342,8 +342,9 @@ def cost_table(grid: grid_lib.Grid, results: Sequence[Result]) -> Table:
       ('method', 'setting', 's a round', 'MB up', 'MB down', 'label epsilon', 'run epsilon'),
       tuple(rows),
       (
-          'Seconds: median over rounds and seeds, without evaluation. Traffic: all clients, whole '
-          'run. Label epsilon: of the label channel alone; run epsilon: of all releases.',
+          'Seconds: median over rounds and seeds, without evaluation on the test set. Traffic: all '
+          'clients, whole run. Label epsilon: of the label channel alone; run epsilon: of all '
+          'releases.',
       ),
   )
 
