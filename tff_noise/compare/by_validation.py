@@ -78,8 +78,8 @@ def methods_table(
       ('setting', 'chosen (seeds)', 'comes to', 'highest mean', 'behind it'), tuple(rows),
       (
           'In each setting and seed by itself the method of the highest validation accuracy, mean '
-          'of the last 10; of equals the first of the grid. It is fair where all validate on the same '
-          'examples. The highest mean was picked on test labels, and so is flattered.',
+          'of the last 10; of equals the first of the grid. It is fair where all validate on the '
+          'same examples. The highest mean was picked on test labels, and so is flattered.',
       ),
   )
 
