@@ -498,6 +498,7 @@ class FlipTest(parameterized.TestCase):
         (draw.integers(0, 10, n), draw.permutation(50)[:n], mechanism.simulation_secret(1, i))
         for i, n in enumerate((3, 0, 40, 1))
     ]
+    self.assertEqual(mechanism.flip_all([], _TABLE), [])
     found = mechanism.flip_all(clients, _TABLE)
     for reports, (labels, ids, secret) in zip(found, clients, strict=True):
       self.assertEqual(reports.dtype, np.int32)

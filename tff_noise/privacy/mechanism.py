@@ -241,13 +241,15 @@ def flip(
 def flip_all(
     clients: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], mechanism: RandomizedResponse
 ) -> list[np.ndarray]:
-  """Returns what `flip` does for each of many clients: (labels, example ids, secret), at least one.
+  """Returns what `flip` does for each of many clients: (labels, example ids, secret).
 
   At once, since most of them have few labels.
 
   Raises:
     ValueError: As `flip`.
   """
+  if not clients:
+    return []
   labels, ids, secrets = (list(map(np.asarray, values)) for values in zip(*clients, strict=True))
   for secret in secrets:
     if secret.shape != (2,) or secret.dtype != np.int64:

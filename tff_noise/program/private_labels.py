@@ -20,8 +20,6 @@ def flip(federation: types.Federation, epsilon: str, num_classes: int) -> types.
   mechanism = mechanism_lib.randomized_response(epsilon, num_classes)
 
   def flipped(clients):
-    if not clients:
-      return ()
     reports = mechanism_lib.flip_all(
         [
             (c.y, c.example_id, mechanism_lib.simulation_secret(federation.seed, i))
