@@ -18,6 +18,7 @@ file stay. Other flags are those of all runs.
 """
 
 import copy
+import dataclasses
 import os
 import sys
 import time
@@ -28,7 +29,6 @@ from absl import flags
 
 from tff_noise import heaps
 from tff_noise import loading
-from tff_noise import rng
 from tff_noise import types
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import runner
@@ -148,10 +148,7 @@ def _run(cells):
     if _is_done(cell):
       continue
     started = time.monotonic()
-    dataset = data.load_dataset(cell.config)
-    scene = data.load_scene(cell.config, dataset, None)
-    if scene_lib.validation(dataset, scene) is None:
-      dataset, scene = _with_noisy_validation(dataset, scene, cell.seed)
+    dataset, scene = _load(cell.config)
     directory = run_directory.locate(cell.config.root_dir, cell.config.name())
     try:
       training_run.run(cell.config, dataset, scene, directory)
@@ -165,17 +162,29 @@ def _run(cells):
     )
 
 
-def _with_noisy_validation(dataset, scene, seed):
-  """Withholds a tenth of each client's examples, as the run's validation set."""
-  withheld = []
-  for client, ids in enumerate(scene_lib.examples_of(scene)):
-    order = rng.generator(seed, 'noisy validation', client).permutation(ids)
-    withheld.append(order[: int(_WITHHELD * len(order))])
-  withheld = np.concatenate(withheld)
-  client_of = scene.client_of.copy()
-  client_of[withheld] = scene_lib.SERVER
+def _load(config):
+  """The data and the scene; where the server has no clean set, one of what clients withhold.
+
+  Not by the run's own flag: every method can be tried so, what is evaluated by what clients keep
+  too.
+  """
+  dataset = data.load_dataset(config)
+  scene = data.load_scene(config, dataset, None)
+  if scene_lib.validation(dataset, scene) is not None:
+    return dataset, scene
+  withholding = dataclasses.replace(config, client_validation_fraction=_WITHHELD)
+  return _with_noisy_validation(dataset, data.load_scene(withholding, dataset, None))
+
+
+def _with_noisy_validation(dataset, scene):
+  """Hands what clients withhold, with the labels that they believe, to the server."""
+  withheld = scene.is_withheld
   examples = types.Examples(dataset.train_x[withheld], scene.noisy_label[withheld])
-  return dataset._replace(validation=examples), scene._replace(client_of=client_of)
+  client_of = np.where(withheld, scene_lib.SERVER, scene.client_of)
+  return (
+      dataset._replace(validation=examples),
+      scene._replace(client_of=client_of.astype(np.int32), is_withheld=None),
+  )
 
 
 def _is_done(cell):

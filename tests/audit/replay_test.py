@@ -98,6 +98,26 @@ class AttackTest(federated_test_case.FederatedTestCase):
     with open(self._file(name), 'w', encoding='utf-8') as file:
       file.write(text)
 
+  def _rows(self):
+    """The lines of the metrics, the header first."""
+    return [line.split(',') for line in self._read('metrics.csv').splitlines()]
+
+  def _write_rows(self, *rows):
+    self._write('metrics.csv', '\n'.join(map(','.join, rows)) + '\n')
+
+  @contextlib.contextmanager
+  def _another_run(self, change=lambda scene: scene, **flags_):
+    """Puts a run of these flags, on a changed scene, in the place of the whole one."""
+    root = self.create_tempdir().full_path
+    config = _config(root, **flags_)
+    scene = change(data.load_scene(config, self.dataset, None))
+    directory = run_directory.locate(root, 'run')
+    with mock.patch.object(self, 'scene', scene):
+      training_run.run(config, self.dataset, scene, directory)
+      shutil.rmtree(self.run_)
+      shutil.copytree(directory.path, self.run_)
+      yield config
+
   def _audit(self, **changes):
     """The audit of the files, by the configuration that they have."""
     config = dataclasses.replace(self.config, **changes)
@@ -448,28 +468,21 @@ class AttackTest(federated_test_case.FederatedTestCase):
     self.assertIs(verdict.verdict, finding.Verdict.NO_EVIDENCE)
 
   def test_a_run_that_ended_early(self):
-    root = self.create_tempdir().full_path
     # The smallest step size: no round is better than the first.
     changes = {
         'method': 'fedavg', 'rounds': 8, 'learning_rate': 1e-12, 'early_stopping': 2,
         'validation_fraction': 0.05,
     }
-    config = _config(root, **changes)
-    scene = data.load_scene(config, self.dataset, None)
-    directory = run_directory.locate(root, 'run')
-    with mock.patch.object(self, 'scene', scene):
-      training_run.run(config, self.dataset, scene, directory)
-      shutil.rmtree(self.run_)
-      shutil.copytree(directory.path, self.run_)
+    with self._another_run(**changes) as config:
       summary = json.loads(self._read('summary.json'))
       self.assertEqual(
           (summary['status'], summary['rounds'], summary['planned_rounds']), ('ended early', 3, 8)
       )
       self.assertEqual(self._audit(**dataclasses.asdict(config)).status, 0)
       # As if it had gone on being better.
-      header, *rows = [line.split(',') for line in self._read('metrics.csv').splitlines()]
+      header, *rows = self._rows()
       rows[1][header.index('validation_accuracy')] = '0.99'
-      self._write('metrics.csv', '\n'.join(map(','.join, [header, *rows])) + '\n')
+      self._write_rows(header, *rows)
       self._assert_found(self._audit(**dataclasses.asdict(config)), 'metrics.csv: stages')
 
   def test_a_run_that_clients_ended_early(self):
@@ -477,30 +490,27 @@ class AttackTest(federated_test_case.FederatedTestCase):
     arrivals = os.path.join(self.create_tempdir().full_path, 'arrivals.csv')
     with open(arrivals, 'w', encoding='utf-8') as file:
       file.write('client,joins,leaves\n' + ''.join(f'{i},4,\n' for i in range(1, 6)))
-    root = self.create_tempdir().full_path
     # The smallest step size: no round is better than the first that is validated.
     changes = {
         'method': 'fedavg', 'rounds': 9, 'learning_rate': 1e-12, 'early_stopping': 2,
         'client_validation_fraction': 0.2, 'clients_per_round': 1, 'arrivals': arrivals,
     }
-    config = _config(root, **changes)
-    scene = data.load_scene(config, self.dataset, None)
-    scene = scene._replace(is_withheld=scene.is_withheld & (scene.client_of > 0))
-    directory = run_directory.locate(root, 'run')
-    with mock.patch.object(self, 'scene', scene):
-      training_run.run(config, self.dataset, scene, directory)
-      shutil.rmtree(self.run_)
-      shutil.copytree(directory.path, self.run_)
+
+    def but_of_the_first(scene):
+      return scene._replace(is_withheld=scene.is_withheld & (scene.client_of > 0))
+
+    with self._another_run(but_of_the_first, **changes) as config:
       summary = json.loads(self._read('summary.json'))
       self.assertEqual((summary['status'], summary['rounds']), ('ended early', 6))
       self.assertEqual(
           (summary['validation_chosen_by'], summary['validation_chosen_round']),
           ('client_validation_accuracy', 4),
       )
+      directory = run_directory.RunDirectory(self.run_)
       best = trained_models.load(directory, model_files.BEST)
       self.assertEqual(best.round_num, 4)
       final = trained_models.load(directory, model_files.FINAL)
-      header, *rows = [line.split(',') for line in self._read('metrics.csv').splitlines()]
+      header, *rows = self._rows()
       column = header.index('client_validation_accuracy')
       self.assertEqual([row[column] == 'nan' for row in rows], [True] * 3 + [False] * 3)
       self.assertEqual(
@@ -509,23 +519,16 @@ class AttackTest(federated_test_case.FederatedTestCase):
       )
       self.assertEqual(self._audit(**dataclasses.asdict(config)).status, 0)
       rows[4][column] = '0.99'  # As if it had gone on being better.
-      self._write('metrics.csv', '\n'.join(map(','.join, [header, *rows])) + '\n')
+      self._write_rows(header, *rows)
       self._assert_found(self._audit(**dataclasses.asdict(config)), 'metrics.csv: stages')
 
   def test_what_clients_measure_first_is_computed_again(self):
-    root = self.create_tempdir().full_path
-    config = _config(root, method='fedavg', client_validation_fraction=0.2)
-    scene = data.load_scene(config, self.dataset, None)
-    directory = run_directory.locate(root, 'run')
-    with mock.patch.object(self, 'scene', scene):
-      training_run.run(config, self.dataset, scene, directory)
-      shutil.rmtree(self.run_)
-      shutil.copytree(directory.path, self.run_)
+    with self._another_run(method='fedavg', client_validation_fraction=0.2) as config:
       self.assertEqual(self._audit(**dataclasses.asdict(config)).status, 0)
-      header, *rows = [line.split(',') for line in self._read('metrics.csv').splitlines()]
+      header, *rows = self._rows()
       column = header.index('client_validation_accuracy')
       rows[0][column] = str(float(rows[0][column]) + 0.1)
-      self._write('metrics.csv', '\n'.join(map(','.join, [header, *rows])) + '\n')
+      self._write_rows(header, *rows)
       self._assert_found(
           self._audit(**dataclasses.asdict(config)), 'metrics.csv: the first measured round'
       )

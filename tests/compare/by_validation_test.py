@@ -59,7 +59,7 @@ class ByValidationTest(grid_case.GridCase):
     some = {k: v for k, v in _VALIDATION.items() if k != ('fedavg', 'noise_rate=0.4')}
     found = by_validation.methods_table(self.grid, self._results(some), _METRIC)
     self.assertEqual(found.rows[1], ('noise_rate=0.4', '–', '–', '–', '–'))
-    self.assertEqual(found.rows[2][0], 'mean of 1 settings')
+    self.assertEqual(found.rows[2][0], 'of that setting')
 
   def test_only_seeds_that_all_have_count(self):
     some = {**_VALIDATION, ('fedavg', 'noise_rate=0.2'): (0.5, 0.6)}

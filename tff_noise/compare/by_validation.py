@@ -72,7 +72,8 @@ def methods_table(
   for name, values in sorted(behind.items(), key=lambda item: -np.mean(item[1])):
     if len(values) == whole:
       what = name if name == 'what validation chooses' else f'always {name}'
-      rows.append((f'mean of {whole} settings', what, '', '', f'{np.mean(values):+.2f}'))
+      where = f'mean of {whole} settings' if whole > 1 else 'of that setting'
+      rows.append((where, what, '', '', f'{np.mean(values):+.2f}'))
   return tables.Table(
       f'{metrics.get(metric).title}: of the method that validation chooses',
       ('setting', 'chosen (seeds)', 'comes to', 'highest mean', 'behind it'), tuple(rows),

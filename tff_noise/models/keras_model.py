@@ -305,8 +305,12 @@ def outputs_of(outputs: list[tf.Tensor]) -> tuple[Any, Any]:
 
 
 def evaluated_logits(model: KerasModel, outputs: list[tf.Tensor]) -> tf.Tensor:
-  """Returns float32 `[b, K]`, what a model is evaluated by, see `COMBINATIONS`."""
-  logits = outputs[::2]
+  """Returns float32 `[b, K]`, what a model is evaluated by, from all outputs of its network."""
+  return combined_logits(model, outputs[::2])
+
+
+def combined_logits(model: KerasModel, logits: list[tf.Tensor]) -> tf.Tensor:
+  """Returns the same from the logits of each of its networks, see `COMBINATIONS`."""
   if len(logits) == 1 or model.combination == 'first':
     return logits[0]
   if model.combination == 'sum_logits':

@@ -35,9 +35,9 @@ _MOST_LOSS = 100.0
 _COLUMNS = (chosen_round.BY_CLIENTS, 'client_validation_loss')
 
 
-def build(task: task_lib.Task, model: keras_model.KerasModel, largest: int) -> (
-    computation_lib.Computation
-):
+def build(
+    task: task_lib.Task, model: keras_model.KerasModel, largest: int
+) -> computation_lib.Computation:
   """Returns what clients do with the examples that they withhold.
 
   `next` is `(<broadcast=B@SERVER, data={D*}@CLIENTS, local={L}@CLIENTS> ->
@@ -54,10 +54,7 @@ def build(task: task_lib.Task, model: keras_model.KerasModel, largest: int) -> (
 
   def final(result):
     client = result.client
-    outputs = client.predict()
-    # As `keras_model.evaluated_logits` has them, with features between.
-    several = [x for one in tf.nest.flatten(outputs) for x in (one, None)]
-    logits = keras_model.evaluated_logits(model, several)
+    logits = keras_model.combined_logits(model, tf.nest.flatten(client.predict()))
     of_each = losses.example_losses(logits, client.labels)
     # A model that is not finite is as wrong as can be, or a secure sum would take it for 0.
     known = tf.math.is_finite(of_each)
