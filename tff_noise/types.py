@@ -112,8 +112,8 @@ class Federation(NamedTuple):
     clients: What each client trains on, indexed by client id.
     num_classes: K.
     seed: The experiment's seed, from which all randomness is derived.
-    withheld: What each client looks with how good models are, likewise, some of which may be empty;
-      `()` where no client does.
+    withheld: What each client validates models with and does not train on, likewise; some may be
+      empty. `()` where no client withholds any.
   """
 
   clients: tuple[ClientExamples, ...]

@@ -410,6 +410,11 @@ class ClientValidationTest(parameterized.TestCase):
     spec = _spec('iid', 'none', clients=1)._replace(client_validation_fraction=fraction)
     self.assertEqual(scene.build(_dataset(examples), spec, 0).withheld_size, expected)
 
+  def test_each_client_keeps_one_to_train_on(self):
+    spec = _spec('iid', 'none', clients=4)._replace(client_validation_fraction=1 - 1e-15)
+    built = scene.build(_dataset(20), spec, 0)
+    self.assertEqual(built.sizes.tolist(), [1] * 4)
+
   def test_one_client_in_place_of_all_withholds_what_they_did(self):
     built = self._built(0.3)
     np.testing.assert_array_equal(

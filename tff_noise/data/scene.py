@@ -84,7 +84,7 @@ class Scene(NamedTuple):
 
   @property
   def is_trained_on(self) -> np.ndarray:
-    """bool `[n]`, the clients' examples that they train on; what follows is of these."""
+    """bool `[n]`, the clients' examples that they train on; sizes and rates are of these."""
     owned = self.client_of != SERVER
     return owned if self.is_withheld is None else owned & ~self.is_withheld
 
@@ -210,8 +210,9 @@ def _withheld(client_of, fraction, seed):
   examples = _by_client(client_of, client_of != SERVER, int(client_of.max()) + 1)
   for client, ids in enumerate(examples):
     order = rng.generator(seed, 'client validation', client).permutation(ids)
-    # A tenth of 30 are 3, whatever a tenth is in binary.
-    withheld[order[: int(fraction * len(ids) + 1e-9)]] = True
+    # A tenth of 30 are 3, whatever a tenth is in binary; and one is left to train on.
+    count = min(int(fraction * len(ids) + 1e-9), len(ids) - 1)
+    withheld[order[:count]] = True
   if not withheld.any():
     largest = max(map(len, examples))
     raise types.UsageError(
@@ -408,7 +409,7 @@ def examples_of(scene: Scene) -> list[np.ndarray]:
 
 
 def withheld_of(scene: Scene) -> list[np.ndarray]:
-  """Returns likewise what each withholds from training, which may be nothing; [] where all do."""
+  """Returns likewise what each withholds, which may be nothing; `[]` where none withholds any."""
   if scene.is_withheld is None:
     return []
   return _by_client(scene.client_of, scene.is_withheld, scene.num_clients)
