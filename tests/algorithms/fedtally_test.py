@@ -162,6 +162,11 @@ class ServerTest(parameterized.TestCase):
     self.assertEqual(fedtally.next_sharpness(1.0, 0.1, 0.4, 4.0), 1)
     self.assertEqual(fedtally.next_sharpness(3.9, 1.0, 0.0, 4.0), 4)
 
+  def test_q_follows_what_noise_rates_do_not_explain(self):
+    self.assertAlmostEqual(fedtally.next_loss_q(0.4, 0.1, least=0.1, most=0.7), 0.45)
+    self.assertEqual(fedtally.next_loss_q(0.8, 0.1, least=0.1, most=0.7), 0.7)
+    self.assertEqual(fedtally.next_loss_q(0.4, 0.5, least=0.1, most=0.7), 0.1)
+
   def test_model_is_compared_with_labels_by_what_both_say(self):
     # Right in T of all examples, beside labels of which .4 are wrong, it agrees with them in
     # .6 T + (1 - T) .4 / 9.
@@ -220,6 +225,7 @@ class _NumPy:
     self.prior, self.table, self.gamma = fedtally.first_prior(), _table(2), 1.0
     self.posteriors, self.corrections = 20.0 * self.prior, np.zeros((2, 2))
     self.counts = np.zeros((2, 100))
+    self.loss_q = params.loss_q
 
   def judge(self, x, y):
     w, kernel, bias = self.mean if self.params.average else self.w
@@ -251,7 +257,7 @@ class _NumPy:
     for _ in range(self.training.epochs):
       p = _softmax(x @ w + adjustment)
       # Of sum_k q_k (1 - p_k^b) / b, which is cross-entropy for b = 0.
-      pull = q * p**self.params.loss_q
+      pull = q * p**self.loss_q
       error = _softmax(x @ kernel + bias + adjustment) - q
       w -= step * x.T @ (p * pull.sum(axis=1, keepdims=True) - pull)
       kernel -= step * x.T @ error
@@ -296,6 +302,10 @@ class _NumPy:
     sure, agreed = self.counts[:, ::-1].cumsum(axis=1)
     last = np.searchsorted(sure, self.params.top_share * sure[-1])
     noise = 1 - agreed[last] / sure[last]
+    if self.params.least_q < self.params.loss_q:
+      self.loss_q = min(
+          max(1.5 * (noise - shares @ _RATES), self.params.least_q), self.params.loss_q
+      )
     if self.params.max_sharpness > 1 and self.t > 0.2 * self.rounds:
       agree = agreed[-1] / sure[-1]
       if noise < 0.5 and (agree - noise) / (1 - 2 * noise) >= max(1 - noise, 0.8):
@@ -323,6 +333,7 @@ class RunTest(federated_test_case.FederatedTestCase):
       ('average', {'average': 0.5}),
       ('held_out', {'held_out': 0.25}),
       ('two_heads', {'loss_q': 0.7}),
+      ('loss_follows_anchor', {'loss_q': 0.7, 'least_q': 0.1}),
       ('two_heads_averaged', {'loss_q': 0.7, 'average': 0.5, 'held_out': 0.25}),
       ('sharpness', {'max_sharpness': 4.0, 'top_share': 0.5, 'held_out': 0.25}),
   )
@@ -345,6 +356,9 @@ class RunTest(federated_test_case.FederatedTestCase):
     self.assertAlmostEqual(float(state.received[fedtally.SHARPNESS]), expected.gamma, places=4)
     if 'max_sharpness' in params:
       self.assertGreater(expected.gamma, 1)
+    if 'least_q' in params:
+      self.assertAlmostEqual(float(state.received[fedtally.LOSS_Q]), expected.loss_q, places=4)
+      self.assertBetween(expected.loss_q, 0.11, 0.69)
     evaluated = method_runs.build('fedtally', task, **params).evaluated(state, [])
     found = expected.mean if 'average' in params else expected.w
     self._assert_weights(evaluated[0].weights, found, params)

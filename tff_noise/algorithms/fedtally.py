@@ -103,8 +103,8 @@ RATES = np.array([0, 0.02, *np.arange(1, 20) / 20], np.float32)
 BINS, _BINS_A_DECADE = 100, 20
 
 # What clients receive.
-PRIOR, TABLE, SHARPNESS, AVERAGED = (
-    'noise_rate_prior', 'correction_table', 'sharpness', 'averaged_model'
+PRIOR, TABLE, SHARPNESS, AVERAGED, LOSS_Q = (
+    'noise_rate_prior', 'correction_table', 'sharpness', 'averaged_model', 'loss_q'
 )
 # What they send.
 POSTERIORS, CORRECTIONS, SURE, AGREED = (
@@ -118,6 +118,7 @@ _SMALLEST_WEIGHT = 0.02
 _EM_STEPS, _EM_SHRINKAGE = 3, 10.0
 _SHARPNESS_STEP, _SHARPNESS_FROM = 0.3, 0.2
 _LEAST_RIGHT, _MOST_NOISE = 0.8, 0.75
+_Q_OF_UNEXPLAINED = 1.5
 _TINY = 1e-12
 
 
@@ -308,19 +309,20 @@ def client(
     if p.mixup_alpha:
       q = mixup.mixed(q, s.columns[mixup.OTHERS], s.columns[mixup.SHARE])
     adjustment = form.temperature * s.columns['adjustment']
-    value = of_heads(s.logits, adjustment, q, of_targets)
+    value = of_heads(s, adjustment, q, of_targets)
     if form.keep_probability < 1:
       # While q are the reports themselves, their own distribution is the model's flipped.
-      of_reports = of_heads(s.logits, adjustment, q, form)
+      of_reports = of_heads(s, adjustment, q, form)
       value = tf.where(filters(s.client), value, of_reports)
     return value
 
-  def of_heads(logits, adjustment, q, form):
+  def of_heads(s, adjustment, q, form):
     if not p.loss_q:
-      return losses.soft_cross_entropy(logits + adjustment, q, form)
-    used, teacher = logits
+      return losses.soft_cross_entropy(s.logits + adjustment, q, form)
+    used, teacher = s.logits
+    loss_q = s.client.received[LOSS_Q] if p.follows_anchor else p.loss_q
     # sum_k q_i(k) (1 - p_k^s) / s, and CE(q, softmax(u + log K pi)).
-    bounded = losses.soft_generalised_cross_entropy(used + adjustment, q, q=p.loss_q, form=form)
+    bounded = losses.soft_generalised_cross_entropy(used + adjustment, q, q=loss_q, form=form)
     return bounded + losses.soft_cross_entropy(teacher + adjustment, q, form)
 
   def final(result):
@@ -351,6 +353,8 @@ def client(
   }
   if p.average:
     receives[AVERAGED] = averaged_model.zeros(task.model)
+  if p.follows_anchor:
+    receives[LOSS_Q] = np.float32(p.loss_q)
   return program.ClientProgram(
       loss=loss,
       columns=columns,
@@ -428,6 +432,11 @@ def next_sharpness(gamma: float, anchor_: float, rate: float, most: float) -> fl
   return float(np.clip(gamma * np.exp(_SHARPNESS_STEP * (anchor_ - rate)), 1.0, most))
 
 
+def next_loss_q(anchor_: float, rate: float, least: float, most: float) -> float:
+  """Returns `clip(1.5 (anchor - rate), least, most)`, rate the mean of eta."""
+  return float(np.clip(_Q_OF_UNEXPLAINED * (anchor_ - rate), least, most))
+
+
 def tallied(records: algorithm.Records, sums: Mapping[str, np.ndarray]) -> algorithm.Records:
   """Returns what the server remembers of all rounds' sums after those of one more."""
   return {
@@ -466,10 +475,10 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
     types.UsageError: If parameters need sums and nothing but updates may leave a client.
   """
   tallies = task.aggregation.scalar is not None
-  if not tallies and (p.learned_prior or p.max_sharpness > 1):
+  if not tallies and (p.learned_prior or p.max_sharpness > 1 or p.follows_anchor):
     raise types.UsageError(
-        '--client_dp_noise: nothing but updates may leave a client, and learned_prior and '
-        'max_sharpness of fedtally need sums: leave these parameters out'
+        '--client_dp_noise: nothing but updates may leave a client, and learned_prior, '
+        'max_sharpness and least_q of fedtally need sums: leave these parameters out'
     )
   if p.loss_q:
     task = task.with_model(keras_model.with_probe(task.model))
@@ -499,13 +508,16 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
     state = state.record(**found).send(**{TABLE: next_table(found[CORRECTIONS])})
     if p.learned_prior:
       state = state.send(**{PRIOR: next_prior(posteriors)})
-    if p.max_sharpness == 1 or t <= _SHARPNESS_FROM * task.rounds:
-      return state
     noise = anchor(sure, agreed, p.top_share)
-    if not is_better_than_labels(sure, agreed, noise, task.num_classes):
-      return state
     # Known flips are part of what predictions deny.
     rate = 1 - (1 - mean_rate(posteriors)) * task.training.loss.keep_probability
+    if p.follows_anchor:
+      loss_q = next_loss_q(noise, rate, p.least_q, p.loss_q)
+      state = state.send(**{LOSS_Q: np.float32(loss_q)})
+    if p.max_sharpness == 1 or t <= _SHARPNESS_FROM * task.rounds:
+      return state
+    if not is_better_than_labels(sure, agreed, noise, task.num_classes):
+      return state
     gamma = next_sharpness(float(state.received[SHARPNESS]), noise, rate, p.max_sharpness)
     return state.send(**{SHARPNESS: np.float32(gamma)})
 
@@ -518,11 +530,14 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
     if not tallies or not state.round_num:
       return {}
     records = state.records
-    return {
+    columns = {
         'anchor': anchor(records[SURE], records[AGREED], p.top_share),
         'mean_noise_rate': mean_rate(records[POSTERIORS]),
         'sharpness': float(state.received[SHARPNESS]),
     }
+    if p.follows_anchor:
+      columns['loss_q'] = float(state.received[LOSS_Q])
+    return columns
 
   num_classes = task.num_classes
   return algorithm.Algorithm(

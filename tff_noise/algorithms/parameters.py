@@ -194,6 +194,8 @@ class FedTallyParams:
     mixup_alpha: Of the Beta distribution of mixup, in [0.05, 1e6], or 0 for no mixup.
     loss_q: q of the generalised cross-entropy that the network is trained by, in [0, 1], and then a
       linear head beside it judges labels; 0 for cross-entropy, and one head.
+    least_q: What q may fall to in place of `loss_q`, the surer predictions agree with labels; none
+      smaller than `loss_q` for the same q in all rounds.
     held_out: The share of a client's examples that it does not train on, by whose labels the server
       tells how good the model is, in [0, 1).
     max_sharpness: How sharp the model that judges labels may become, at least 1; 1 for as it is.
@@ -207,6 +209,7 @@ class FedTallyParams:
   average: float = 0.0
   mixup_alpha: float = 0.0
   loss_q: float = 0.0
+  least_q: float = params_lib.read_if(1.0, 'loss_q')
   held_out: float = 0.0
   max_sharpness: float = 1.0
   top_share: float = 0.2
@@ -215,15 +218,21 @@ class FedTallyParams:
     params_lib.require_share(self, 'warm_up_share', 'average', 'held_out')
     _require_mixup(self.mixup_alpha)
     params_lib.require_positive(self, 'top_share')
-    params_lib.require_not_negative(self, 'loss_q')
-    if self.loss_q > 1:
-      raise ValueError(f'loss_q must be at most 1, got {self.loss_q}')
+    params_lib.require_not_negative(self, 'loss_q', 'least_q')
+    for name in ('loss_q', 'least_q'):
+      if getattr(self, name) > 1:
+        raise ValueError(f'{name} must be at most 1, got {getattr(self, name)}')
     if self.top_share > 1:
       raise ValueError(f'top_share must be at most 1, got {self.top_share}')
     if self.max_sharpness < 1:
       raise ValueError(f'max_sharpness must be at least 1, got {self.max_sharpness}')
     if self.max_sharpness > 1 and not self.held_out:
       raise ValueError('max_sharpness above 1 asks labels that no client trains on: give held_out')
+
+  @property
+  def follows_anchor(self) -> bool:
+    """Whether q of the bounded loss is another in each round."""
+    return self.least_q < self.loss_q
 
 
 @dataclasses.dataclass(frozen=True)

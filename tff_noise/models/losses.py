@@ -103,15 +103,19 @@ def generalised_cross_entropy(
 
 
 def soft_generalised_cross_entropy(
-    logits: tf.Tensor, targets: tf.Tensor, *, q: float, form: types.CrossEntropy = _PLAIN
+    logits: tf.Tensor,
+    targets: tf.Tensor,
+    *,
+    q: float | tf.Tensor,
+    form: types.CrossEntropy = _PLAIN,
 ) -> tf.Tensor:
-  """Mean of `sum_k t_k (1 - p_k^q) / q` for targets t, float32 `[b, K]`; see above."""
+  """Mean of `sum_k t_k (1 - p_k^q) / q` for targets t, float32 `[b, K]`; q may be computed."""
   return tf.reduce_mean(tf.reduce_sum(targets * _generalised_losses(logits, q, form), axis=1))
 
 
 def _generalised_losses(logits, q, form):
   """float32 `[b, K]`, L_q of every possible label."""
-  q = max(q, _SMALLEST_Q)
+  q = tf.maximum(tf.cast(q, tf.float32), _SMALLEST_Q)
   return _smoothed(-tf.math.expm1(q * _log_probabilities(logits, form)) / q, form)
 
 
