@@ -437,6 +437,18 @@ class RunTest(federated_test_case.FederatedTestCase):
     columns = algorithm.report.columns(state)
     self.assertAlmostEqual(columns['mean_noise_rate'], found['mean_rate'], places=6)
 
+  def test_known_flips_are_no_reason_for_a_bounded_loss(self):
+    federation, keep = _noisy(), 0.9
+    training = types.LocalTraining(2, 100, 0.5, loss=types.CrossEntropy(keep_probability=keep))
+    task = _task(federation, rounds=6, training=training, clients_per_round=3)
+    state, _ = method_runs.run('fedtally', federation, task, loss_q=0.7, least_q=0.01)
+    noise = fedtally.anchor(state.records[fedtally.SURE], state.records[fedtally.AGREED], 0.2)
+    rate = fedtally.mean_rate(state.records[fedtally.POSTERIORS])
+    expected = 1.5 * (noise - (1 - (1 - rate) * keep))
+    self.assertAlmostEqual(
+        float(state.received[fedtally.LOSS_Q]), np.clip(expected, 0.01, 0.7), places=5
+    )
+
   def test_odd_clients_train(self):
     federation = toy.two_corners([0, 1, 4])
     state, _ = method_runs.run('fedtally', federation, _task(federation, clients_per_round=3))
@@ -537,8 +549,9 @@ class DeclaredTest(federated_test_case.FederatedTestCase):
   def test_with_client_dp_nothing_but_the_update_leaves(self):
     task = _task(_noisy())
     task = task._replace(aggregation=task.aggregation._replace(scalar=None))
-    with self.assertRaisesRegex(types.UsageError, 'learned_prior and max_sharpness'):
-      method_runs.build('fedtally', task, learned_prior=True)
+    for params in ({'learned_prior': True}, {'loss_q': 0.7, 'least_q': 0.4}):
+      with self.assertRaisesRegex(types.UsageError, 'learned_prior, max_sharpness and least_q'):
+        method_runs.build('fedtally', task, **params)
     self.assertEmpty(fedtally.client(task, parameters.FedTallyParams(), 0, tallies=False).sums)
 
   @parameterized.parameters(1.0, 0.75)
@@ -567,7 +580,8 @@ class DeclaredTest(federated_test_case.FederatedTestCase):
   @parameterized.parameters(
       {'warm_up_share': 1.0}, {'average': 1.0}, {'max_sharpness': 0.5}, {'max_sharpness': 2.0},
       {'top_share': 0.0}, {'top_share': 1.5}, {'mixup_alpha': -1.0}, {'held_out': 1.0},
-      {'loss_q': 1.5}, {'loss_q': -0.5}, {'mixup_alpha': 0.01},
+      {'loss_q': 1.5}, {'loss_q': -0.5}, {'mixup_alpha': 0.01}, {'least_q': -0.5},
+      {'least_q': 1.5}, {'least_q': 0.4, 'loss_q': 0.4},
   )
   def test_parameters_are_checked(self, **wrong):
     with self.assertRaisesRegex(ValueError, next(iter(wrong))):

@@ -90,14 +90,20 @@ class TalliesTest(section_test_case.SectionTestCase):
     with self.assertRaisesRegex(types.UsageError, 'summary.json is damaged: fedtally'):
       self.section(**wrong)
 
-  @parameterized.parameters('nan', 'low')
-  def test_damaged_columns(self, value):
+  @parameterized.product(name=('sharpness', 'loss_q'), value=('nan', 'low'))
+  def test_damaged_columns(self, name, value):
     with self.assertRaisesRegex(types.UsageError, 'metrics.csv is damaged: one of anchor'):
-      self.section(columns={'sharpness': [1.0, 1.0, value, 1.0]})
+      self.section(columns={name: [1.0, 1.0, value, 1.0]})
 
   def test_rounds_on_one_axis(self):
     lines = self.pictures(self.section())['anchor'].figure.axes[0].lines
     np.testing.assert_allclose(lines[0].get_ydata(), [100, 50, 40, 40])
+
+  def test_q_where_it_follows(self):
+    self.assertLen(self.pictures(self.section())['anchor'].figure.axes, 2)
+    picture = self.pictures(self.section(columns={'loss_q': [0.7, 0.6, 0.5, 0.4]}))['anchor']
+    np.testing.assert_allclose(picture.figure.axes[2].lines[0].get_ydata(), [0.7, 0.6, 0.5, 0.4])
+    self.assertIn('its q follows', picture.caption)
 
   def test_where_the_model_passes_its_labels(self):
     # Three of twelve labels are wrong.

@@ -51,8 +51,14 @@ Off until a measurement earns them their place (benchmarks/NOTES.md has the firs
   cross-entropy of Zhang & Sabuncu (NeurIPS 2018), `sum_k q_i(k) (1 - p_k^s) / s` with s = loss_q
   and p of the adjusted logits, while `CE(q, softmax(u + log K pi))` trains u, a dense layer on
   the network's features without a gradient to them; r_i and H are of u. The network is what is
-  evaluated; while labels are not filtered it is GCE's with adjusted logits. The training loss that
-  is told is the sum of both.
+  evaluated; while labels are not filtered and s stays it is GCE's with adjusted logits. The
+  training loss that is told is the sum of both.
+- `least_q` below `loss_q`: noise that rates do not explain is the loss's to bear. After each round
+  `s <- clip(1.5 (anchor - mean eta), least_q, loss_q)`, sent to clients, with the anchor below.
+  Where all have the same noise rates stay near 0 and the anchor, until labels are learned by heart,
+  does not, so s is large; where noise differs the filter takes its share, and without noise the
+  anchor falls. Rates are means over clients, not examples. (NARL-Adjuster, Ding et al., 2023, whose
+  abstract alone was read, meta-learns a q for each example.)
 - `held_out`: this share of each client's examples, drawn once, is never trained on, and H counts
   nothing else: a model agrees with labels that it has learned by heart, whatever they are worth.
 - `max_sharpness` above 1, with `held_out`: noise that is the same at all clients is explained by a

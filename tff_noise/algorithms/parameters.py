@@ -194,8 +194,8 @@ class FedTallyParams:
     mixup_alpha: Of the Beta distribution of mixup, in [0.05, 1e6], or 0 for no mixup.
     loss_q: q of the generalised cross-entropy that the network is trained by, in [0, 1], and then a
       linear head beside it judges labels; 0 for cross-entropy, and one head.
-    least_q: What q may fall to in place of `loss_q`, the surer predictions agree with labels; none
-      smaller than `loss_q` for the same q in all rounds.
+    least_q: What q falls to from `loss_q` where clients' noise rates explain what the surest
+      predictions deny of labels, in [0, loss_q), or 1 for the same q in all rounds.
     held_out: The share of a client's examples that it does not train on, by whose labels the server
       tells how good the model is, in [0, 1).
     max_sharpness: How sharp the model that judges labels may become, at least 1; 1 for as it is.
@@ -222,6 +222,10 @@ class FedTallyParams:
     for name in ('loss_q', 'least_q'):
       if getattr(self, name) > 1:
         raise ValueError(f'{name} must be at most 1, got {getattr(self, name)}')
+    if self.loss_q and self.loss_q <= self.least_q < 1:
+      raise ValueError(
+          f'least_q must be below loss_q, or 1 for the same q in all rounds, got {self.least_q}'
+      )
     if self.top_share > 1:
       raise ValueError(f'top_share must be at most 1, got {self.top_share}')
     if self.max_sharpness < 1:

@@ -15,6 +15,7 @@ from tff_noise.report import scene_statistics
 
 # Columns of metrics.csv.
 _COLUMNS = ('anchor', 'mean_noise_rate', 'sharpness')
+_LOSS_Q = 'loss_q'  # Where it follows the other two.
 
 
 class _Found(NamedTuple):
@@ -25,7 +26,8 @@ class _Found(NamedTuple):
     shares: float `[G]`, of clients by noise rate.
     mean_rate: Of these.
     table: float `[K, K]`, which class it is if the label (row) is wrong.
-    history: float `[3, rounds]`: anchor, mean noise rate, sharpness.
+    history: float `[3, rounds]`: anchor, mean noise rate, sharpness; `[4, rounds]` where q of the
+      bounded loss follows the first two.
   """
 
   rates: np.ndarray
@@ -79,7 +81,12 @@ def _build(run, scene):
           'anchor', _history_picture(found.history),
           'The anchor is the share of labels that the model\'s surest predictions deny. Above a '
           'sharpness of 1 (--param=max_sharpness) the model is sharpened while the anchor exceeds '
-          'the mean noise rate, where the sums show that the model is better than the labels.',
+          'the mean noise rate, where the sums show that the model is better than the labels.'
+          + (
+              '' if len(found.history) == 3 else
+              ' What the rates, and known flips, do not explain of the anchor is left to the '
+              'loss: its q follows that within its bounds, a round later.'
+          ),
       ),
   ]
   if truth is not None and runs.accuracy(run) is not None:
@@ -94,9 +101,10 @@ def _build(run, scene):
 
 def _checked(run):
   """What the run has; `UsageError` where it is damaged."""
-  columns = [run.metrics.get(name) for name in _COLUMNS]
+  names = (*_COLUMNS, *((_LOSS_Q,) if _LOSS_Q in run.metrics else ()))
+  columns = [run.metrics.get(name) for name in names]
   if not all(c is not None and c.dtype.kind == 'f' and np.isfinite(c).all() for c in columns):
-    raise types.UsageError(f'{run.path}/metrics.csv is damaged: one of {", ".join(_COLUMNS)}')
+    raise types.UsageError(f'{run.path}/metrics.csv is damaged: one of {", ".join(names)}')
   try:
     found = run.summary['fedtally']
     read = _Found(
@@ -138,10 +146,13 @@ def _rates_picture(found: _Found, truth: np.ndarray | None) -> mfigure.Figure:
 
 @style.styled
 def _history_picture(history: np.ndarray) -> mfigure.Figure:
-  anchor, mean_rate, sharpness = history
+  anchor, mean_rate, sharpness, *loss_q = history
   rounds = np.arange(1, len(anchor) + 1)
-  figure = style.new_figure(height=4.2)
-  upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+  panels = 2 + len(loss_q)
+  figure = style.new_figure(height=1.4 * (1 + panels))
+  upper, lower, *lowest = figure.subplots(
+      panels, 1, sharex=True, height_ratios=(2, *[1] * (panels - 1))
+  )
   upper.plot(rounds, 100 * anchor, color=style.MIDDLE, label='anchor')
   upper.plot(rounds, 100 * mean_rate, color=style.DARK, label='mean noise rate')
   upper.set_ylim(0, 103)
@@ -150,10 +161,15 @@ def _history_picture(history: np.ndarray) -> mfigure.Figure:
   lower.plot(rounds, sharpness, color=style.DARK)
   lower.set_ylim(0.9, max(2.0, 1.05 * sharpness.max(initial=1)))
   lower.set_ylabel('sharpness')
-  for axes in (upper, lower):
+  for axes, q in zip(lowest, loss_q, strict=True):
+    axes.plot(rounds, q, color=style.DARK)
+    axes.set_ylim(0, 1.03)
+    axes.set_ylabel('q of the loss')
+  together = [upper, lower, *lowest]
+  for axes in together:
     axes.grid(axis='y')
-  figure.align_ylabels([upper, lower])
-  plots.mark_rounds([upper, lower], rounds, (), f'What the sums say, {len(rounds)} rounds')
+  figure.align_ylabels(together)
+  plots.mark_rounds(together, rounds, (), f'What the sums say, {len(rounds)} rounds')
   return figure
 
 
