@@ -8,6 +8,8 @@ import numpy as np
 
 # TFF refuses to carry more than 100 MiB as one data set; the rest is labels and packing.
 MAX_PIXEL_BYTES = 99 * 2**20
+# How JPEG and PNG files begin.
+IMAGE_SIGNATURES = (b'\xff\xd8\xff', b'\x89PNG')
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
@@ -62,6 +64,7 @@ class Dataset(NamedTuple):
       not confused); or None where no such map is published.
     validation: A clean set at the server that is not part of the training data; or None.
     public: Images that the server and all clients know, as `train_x`, without labels; or None.
+    largest_pixel: Of the scale that raw pixels are on; files of images have 255.
   """
 
   name: str
@@ -80,6 +83,7 @@ class Dataset(NamedTuple):
   similar_class: tuple[int, ...] | None = None
   validation: Examples | None = None
   public: np.ndarray | None = None
+  largest_pixel: int = 255
 
   def without_examples(self) -> Dataset:
     """Returns what kind of images and classes these are, and none of them."""

@@ -100,7 +100,8 @@ class EvaluateTest(absltest.TestCase):
     folder = self.create_tempdir()
     digits = sources.load(sources.DataSpec('digits'))
     for i in range(3):
-      pixels = (digits.test_x[i, :, :, 0] * 1).astype(np.uint8)
+      # Of digits 16 is white, of files 255.
+      pixels = np.round(digits.test_x[i, :, :, 0] * (255 / 16)).astype(np.uint8)
       Image.fromarray(pixels).save(os.path.join(folder.full_path, f'{i}.png'))
     found = evaluation.evaluate(_run(), 'final', examples.Source('test', images=folder.full_path))
     self.assertFalse(found.is_labelled)
@@ -125,6 +126,23 @@ class EvaluateTest(absltest.TestCase):
     found = evaluation.evaluate(_run(), 'final', examples.Source('test', dataset='digits'))
     self.assertIsNone(found.by_client)
     self.assertNotIn('clients', found.text())
+
+  def test_classes_are_known_by_their_names(self):
+    run, other = _run(), sources.load(sources.DataSpec('digits'))
+    names = tuple('abcdefghij')
+    run = run._replace(class_names=names)
+    # The same images, of classes that are numbered the other way round.
+    turned = other._replace(test_y=9 - other.test_y, class_names=names[::-1])
+    with mock.patch.object(sources, 'load', lambda spec: turned):
+      found = evaluation.evaluate(run, 'final', examples.Source('test', dataset='digits'))
+    self.assertAlmostEqual(
+        found.numbers()['accuracy'], run.summary['final_test_accuracy'], places=6
+    )
+    self.assertEqual(tuple(found.class_names), names)
+    others = other._replace(class_names=(*names[:-1], 'z'))
+    with mock.patch.object(sources, 'load', lambda spec: others):
+      with self.assertRaisesRegex(types.UsageError, 'the same classes, with the same names'):
+        evaluation.evaluate(run, 'final', examples.Source('test', dataset='digits'))
 
   def test_data_of_another_kind_are_refused(self):
     run, other = _run(), sources.load(sources.DataSpec('digits'))

@@ -194,6 +194,23 @@ class ReadPixelsTest(_Test):
     read = image_folder.read_pixels(self.save(name, pixels, mode), (4, 4, 3))
     np.testing.assert_allclose(read, 255, atol=2)
 
+  def test_sixteen_bits_keep_the_higher_byte(self):
+    pixels = np.array([[0, 255, 256], [32768, 65279, 65535]], np.uint16)
+    Image.fromarray(pixels).save(self.root / 'a.png')
+    paths = np.array([os.fsencode(self.root / 'a.png')])
+    read = image_folder.read_pixels(paths, (2, 3, 1))
+    np.testing.assert_array_equal(read[0, :, :, 0], [[0, 0, 1], [128, 254, 255]])
+
+  def test_pixels_of_another_kind_are_refused(self):
+    Image.fromarray(np.ones((2, 2), np.float32)).save(self.root / 'a.png', format='TIFF')
+    with self.assertRaisesRegex(types.UsageError, 'its pixels are of mode F'):
+      image_folder.read_pixels(np.array([os.fsencode(self.root / 'a.png')]), (2, 2, 1))
+
+  def test_scale_of_the_data_set(self):
+    read = image_folder.read_pixels(self.save('a.png', [[0, 128, 255]]), (1, 3, 1), 16)
+    np.testing.assert_array_equal(read[0, 0, :, 0], [0, 8, 16])
+    self.assertEqual(read.dtype, np.uint8)
+
   def test_colour_to_grey(self):
     pixels = np.zeros((2, 2, 3))
     pixels[..., 1] = 200  # ITU-R 601: green counts 587 of 1000.

@@ -1,6 +1,7 @@
 """Tests of a user's own `.npz` file."""
 
 import pathlib
+import zipfile
 
 import numpy as np
 from absl.testing import absltest
@@ -285,6 +286,17 @@ class DamageTest(_Test):
     with open(self.path, 'wb') as file:
       np.save(file, np.zeros(3))
     self.assert_refused('cannot be read .*one array, not an archive')
+
+  def test_a_member_that_is_no_array(self):
+    np.savez(self.path, **{n: a for n, a in _arrays().items() if n != 'y'})
+    with zipfile.ZipFile(self.path, 'a') as archive:
+      archive.writestr('y.npy', b'')
+    self.assert_refused('cannot be read .*y is no array')
+
+  def test_a_class_name_that_no_file_could_have(self):
+    self.assert_refused(
+        'no text that UTF-8 has', _arrays(class_names=np.array(['a', 'caf\udce9', 'c']))
+    )
 
   def test_python_objects(self):
     self.assert_refused(

@@ -1,6 +1,7 @@
 """Tests of the scene."""
 
 import os
+import zipfile
 from unittest import mock
 
 import numpy as np
@@ -707,6 +708,15 @@ class SaveAndLoadTest(parameterized.TestCase):
     # A scene may come from somebody else, and a pickle runs code.
     self._save_arrays(notes=np.array([{'a': 1}], object))
     self._assert_refused('cannot be read .*allow_pickle=False')
+
+  def test_a_member_that_is_no_array(self):
+    self._save_arrays()
+    with zipfile.ZipFile(self.path) as archive:
+      members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(self.path, 'w') as archive:
+      for name, content in members.items():
+        archive.writestr(name, b'' if name == 'notes.npy' else content)
+    self._assert_refused('cannot be read: notes is no array')
 
   @parameterized.parameters('client_of', 'noisy_label', 'clean_label')
   def test_wrong_length(self, name):

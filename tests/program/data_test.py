@@ -140,6 +140,21 @@ class DataTest(absltest.TestCase):
     np.testing.assert_array_equal(validation.y, [1, 1, 1, 3, 3, 3])
     self.assertEqual(scene.sizes.sum(), 40)
 
+  def test_files_of_images_get_the_scale_of_digits(self):
+    folder = os.path.join(self.folder, 'white')
+    os.makedirs(os.path.join(folder, '3'))
+    image = Image.fromarray(np.full((8, 8), 255, np.uint8))
+    image.save(os.path.join(folder, '3', 'a.png'))
+    dataset, _ = _load(f'--validation_dir={folder}')
+    np.testing.assert_array_equal(dataset.validation.x, 16)
+
+  def test_public_images_of_another_scale_are_refused(self):
+    x = np.zeros((40, 8, 8, 1), np.uint8)
+    path = os.path.join(self.folder, 'grey.npz')
+    np.savez(path, x=x, y=np.arange(40) % 4, x_test=x[:8], y_test=np.arange(8) % 4)
+    with self.assertRaisesRegex(types.UsageError, '0 to 16, those of --dataset=npz are .*0 to 255'):
+      _load('--dataset=npz', f'--data_dir={path}', *_FEW, '--public_dataset=digits')
+
   def test_two_ways_to_validate_are_refused(self):
     with self.assertRaisesRegex(types.UsageError, '--validation_dir and --validation_fraction'):
       _config('--validation_dir=x', '--validation_fraction=0.1')
@@ -169,8 +184,8 @@ class DataTest(absltest.TestCase):
   def test_public_images_of_another_shape_are_refused(self):
     with self.assertRaisesRegex(
         types.UsageError,
-        r'^--public_dataset=digits has images of \(8, 8, 1\), those of --dataset=npz are '
-        r'\(8, 8, 3\)',
+        r'^--public_dataset=digits has images of \(8, 8, 1\), 0 to 16, those of --dataset=npz '
+        r'are \(8, 8, 3\), 0 to 255',
     ):
       _load('--dataset=npz', self._npz(), *_FEW, '--public_dataset=digits')
 

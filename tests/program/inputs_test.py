@@ -6,6 +6,7 @@ from unittest import mock
 
 import numpy as np
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from tff_noise import types
 from tff_noise.program import flags
@@ -28,7 +29,7 @@ def _dataset(**changes):
   return types.Dataset(**values)
 
 
-class InputsTest(absltest.TestCase):
+class InputsTest(parameterized.TestCase):
 
   def test_each_part_has_a_digest_of_its_own(self):
     first = inputs.digests(_config(), _dataset())
@@ -79,14 +80,31 @@ class InputsTest(absltest.TestCase):
   def test_image_files_are_told_by_name_and_content_wherever_they_lie(self):
     def digest(*contents, name='cat'):
       folder = self.create_tempdir()
-      paths = [folder.create_file(f'{name}/{i}.jpg', content=c) for i, c in enumerate(contents)]
-      paths.append(folder.create_file('dog/0.jpg', content='d'))
+      contents = {f'{name}/{i}.jpg': c for i, c in enumerate(contents)} | {'dog/0.jpg': 'd'}
+      paths = [
+          folder.create_file(p, content=b'\x89PNG' + c.encode(), mode='wb')
+          for p, c in contents.items()
+      ]
       names = np.array([path.full_path for path in paths], np.bytes_)
       return inputs.digests(_config(), _dataset(train_x=names))['training images']
 
     self.assertEqual(digest('ab', 'c'), digest('ab', 'c'))
     for other in (digest('aa', 'c'), digest('a', 'bc'), digest('ab', 'c', name='cow')):
       self.assertNotEqual(digest('ab', 'c'), other)
+
+  @parameterized.parameters(b'', b'RIFF0000WEBP', None)
+  def test_what_is_no_image_is_named(self, content):
+    folder = self.create_tempdir()
+    path = os.path.join(folder.full_path, 'caf\udce9.jpg')  # A name that is not UTF-8.
+    if content is not None:
+      with open(path, 'wb') as file:
+        file.write(content)
+    names = np.array([os.fsencode(path)], np.bytes_)
+    with self.assertRaisesRegex(types.UsageError, r'\.jpg (is neither JPEG|cannot be read)'):
+      inputs.digests(_config(), _dataset(train_x=names))
+    with open(path, 'wb') as file:
+      file.write(b'\x89PNG')
+    self.assertLen(inputs.digests(_config(), _dataset(train_x=names))['training images'], 16)
 
   def test_what_the_scene_was_drawn_from_may_go_but_not_change(self):
     matrix = self.create_tempfile(content='0.9,0.1').full_path

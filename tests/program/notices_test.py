@@ -24,7 +24,7 @@ class NoticesTest(parameterized.TestCase):
       (('--scene=x.npz',), 0),
   )
   def test_noise_on_labels_of_ones_own(self, words, count):
-    told = _told(np.zeros((4, 2, 2, 1), np.uint8), *_OWN, *words)
+    told = _told(np.full((4, 2, 2, 1), 9, np.uint8), *_OWN, *words)
     self.assertLen(told, count)
 
   def test_labels_that_are_right_may_be_made_wrong(self):
@@ -43,6 +43,9 @@ class NoticesTest(parameterized.TestCase):
   def test_bytes_are_scaled_by_the_models(self):
     self.assertEmpty(_told(np.full((4, 2, 2, 1), 255, np.uint8), *_OWN, '--noise=none'))
     self.assertEmpty(_told(np.array([b'a.png', b'b.png']), *_OWN, '--noise=none'))
+    # Fractions that were made bytes as they are.
+    (told,) = _told(np.ones((4, 2, 2, 1), np.uint8), *_OWN, '--noise=none')
+    self.assertStartsWith(told, 'data: no pixel of x is above 1, where bytes go to 255')
 
 
 if __name__ == '__main__':

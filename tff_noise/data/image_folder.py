@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from tff_noise import types
+from tff_noise.data import names
 
 SUFFIXES = ('.jpg', '.jpeg', '.png')
 DEFAULT_SIZE = 224
@@ -35,23 +37,39 @@ def image_shape(image_size: int) -> tuple[int, int, int]:
   return side, side, 3
 
 
+class _Entry(NamedTuple):
+  path: str
+  name: str
+  is_dir: bool
+  is_file: bool
+
+
 def _entries(directory):
   """Returns the visible entries of a folder in the order of their names."""
   try:
     with os.scandir(directory) as entries:
-      return sorted((e for e in entries if not e.name.startswith('.')), key=lambda e: e.name)
+      found = [
+          _Entry(e.path, e.name, e.is_dir(), e.is_file())
+          for e in entries if not e.name.startswith('.')
+      ]
   except OSError as error:
     raise types.UsageError(
         f'{directory} cannot be read ({error.strerror}): a folder with a folder of images for '
         'each class is expected there'
     ) from error
+  for entry in found:
+    if not names.is_utf8(entry.name):
+      raise types.UsageError(
+          f'{directory} holds {os.fsencode(entry.name)!r}, whose name is not UTF-8: rename it'
+      )
+  return sorted(found, key=lambda e: e.name)
 
 
 def _class_folders(directory):
   """Returns the names of the class folders in `directory`, sorted."""
   entries = _entries(directory)
   for entry in entries:
-    if not entry.is_dir():
+    if not entry.is_dir:
       raise types.UsageError(
           f'{entry.path} is not in the folder of a class: {directory} may hold folders only, one '
           'for each class; move or remove it'
@@ -67,7 +85,7 @@ def _images(directory):
   """Returns the paths of the images of one class, sorted."""
   entries = _entries(directory)
   for entry in entries:
-    if not entry.name.lower().endswith(SUFFIXES) or not entry.is_file():
+    if not entry.name.lower().endswith(SUFFIXES) or not entry.is_file:
       raise types.UsageError(
           f'{entry.path} is no image file: the folder of a class may hold only files that end in '
           f'{", ".join(SUFFIXES)}; move or remove it'
@@ -116,7 +134,7 @@ def read_any(directory: str, class_names: Sequence[str]) -> types.Examples:
     types.UsageError: If the folder has both, neither, or other files.
   """
   directory = os.path.abspath(directory)
-  if any(entry.is_dir() for entry in _entries(directory)):
+  if any(entry.is_dir for entry in _entries(directory)):
     return read_labelled(directory, class_names)
   paths = np.array(_images(directory), np.bytes_)
   return types.Examples(paths, np.full(len(paths), types.UNKNOWN, np.int32))
@@ -169,7 +187,7 @@ def _read_image(path, shape):
   height, width, channels = shape
   try:
     with Image.open(path) as image:
-      converted = image.convert('L' if channels == 1 else 'RGB')
+      converted = _of_bytes(image).convert('L' if channels == 1 else 'RGB')
       resized = converted.resize((width, height), Image.Resampling.BILINEAR)
   # Pillow's decoders raise these for files that are damaged, cut off, no images, or too large.
   except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
@@ -180,13 +198,28 @@ def _read_image(path, shape):
   return np.asarray(resized, np.uint8).reshape(shape)
 
 
-def read_pixels(paths: np.ndarray, image_shape: tuple[int, int, int]) -> np.ndarray:
+def _of_bytes(image):
+  """The image with a byte a pixel: Pillow cuts what is larger off at 255."""
+  from PIL import Image
+
+  if image.mode.startswith('I;16'):
+    # The higher byte, as TensorFlow's decoder has it.
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+  if image.mode in ('I', 'F'):
+    raise ValueError(f'its pixels are of mode {image.mode}, neither 8 nor 16 bits')
+  return image
+
+
+def read_pixels(
+    paths: np.ndarray, image_shape: tuple[int, int, int], largest: int = 255
+) -> np.ndarray:
   """Reads image files, for use with a data set whose images are arrays.
 
   Args:
     paths: Bytes `[n]`.
     image_shape: (height, width, channels), with 1 channel for grey or 3 for RGB; images of
       another size are resized bilinearly.
+    largest: What becomes of the largest pixel that a file can have, `Dataset.largest_pixel`.
 
   Returns:
     uint8 `[n, height, width, channels]`.
@@ -202,4 +235,4 @@ def read_pixels(paths: np.ndarray, image_shape: tuple[int, int, int]) -> np.ndar
   pixels = np.empty((len(paths), *image_shape), np.uint8)
   for i, path in enumerate(paths):
     pixels[i] = _read_image(os.fsdecode(path), image_shape)
-  return pixels
+  return pixels if largest == 255 else np.round(pixels * (largest / 255)).astype(np.uint8)

@@ -33,7 +33,9 @@ def read(path: str, flag: str) -> np.ndarray:
     values = _read_npy(path) if suffix == '.npy' else _read_text(path)
   except FileNotFoundError:
     raise types.UsageError(f'{name}: no such file; {_KINDS}') from None
-  except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+  except (
+      OSError, ValueError, EOFError, MemoryError, OverflowError, zipfile.BadZipFile
+  ) as error:
     raise types.UsageError(f'{name} cannot be read ({_one_line(error)}); {_KINDS}') from error
   if values.ndim not in (1, 2) or not values.size:
     raise types.UsageError(

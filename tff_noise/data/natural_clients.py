@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from tff_noise.data import names as names_lib
+
 _MOST_CHARACTERS = 200
 
 
@@ -44,10 +46,8 @@ def _require_printable(names):
   for name in map(str, names):
     if len(name) > _MOST_CHARACTERS:
       raise ValueError(f'{name[:20]!r}... has {len(name)} characters, of {_MOST_CHARACTERS}')
-    try:
-      name.encode()
-    except UnicodeEncodeError:
-      raise ValueError(f'{name!r} is no text that UTF-8 has') from None
+    if not names_lib.is_utf8(name):
+      raise ValueError(f'{name!r} is no text that UTF-8 has')
 
 
 def _unless_numbers(names):

@@ -9,6 +9,7 @@ import numpy as np
 
 from tff_noise import rng
 from tff_noise import types
+from tff_noise.data import names as names_lib
 from tff_noise.data import natural_clients
 
 _EXPECTED = (
@@ -23,7 +24,7 @@ _TEST_SHARE = 5  # One example in five.
 
 # What NumPy, zip and zlib raise for a file that is damaged or of another kind.
 _DAMAGE = (
-    OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, MemoryError,
+    OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, MemoryError, OverflowError,
     tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )
 
@@ -37,9 +38,11 @@ def _find(data_dir):
         f'--data_dir={data_dir} is neither a file nor a folder: give an .npz file that holds '
         f'{_EXPECTED}'
     )
-  names = sorted(
-      name for name in os.listdir(data_dir) if name.endswith('.npz') and not name.startswith('.')
-  )
+  try:
+    there = os.listdir(data_dir)
+  except OSError as error:
+    raise types.UsageError(f'--data_dir={data_dir} cannot be read ({error.strerror})') from error
+  names = sorted(name for name in there if name.endswith('.npz') and not name.startswith('.'))
   if len(names) != 1:
     raise types.UsageError(
         f'--data_dir={data_dir} holds {", ".join(names) or "no .npz file"}: it must hold exactly '
@@ -56,6 +59,9 @@ def _read(path):
       if not isinstance(archive, np.lib.npyio.NpzFile):
         raise ValueError('one array, not an archive of several')
       arrays = {name: archive[name] for name in archive.files}
+    for name, array in arrays.items():
+      if not isinstance(array, np.ndarray):
+        raise ValueError(f'{name} is no array')
   except _DAMAGE as error:
     reason = (str(error).splitlines() or [''])[0]
     raise types.UsageError(
@@ -92,7 +98,8 @@ def _images(arrays, name, path):
   if x.dtype != np.uint8 or x.ndim not in (3, 4) or not x.size:
     raise types.UsageError(
         f'{path}: {name} must be uint8 [n, height, width] or [n, height, width, channels], or '
-        f'floats [n, d], and not empty, found {x.dtype} of shape {x.shape}; convert it'
+        f'floats [n, d], and not empty, found {x.dtype} of shape {x.shape}; convert it, pixels in '
+        '[0, 1] after multiplying by 255'
     )
   return x if x.ndim == 4 else x[..., np.newaxis]
 
@@ -157,6 +164,11 @@ def _class_names(arrays, num_classes, path):
     raise types.UsageError(
         f'{path}: class_names must be {num_classes} texts, one for each label up to the largest, '
         f'found {names.dtype} of shape {names.shape}; correct it'
+    )
+  odd = [name for name in names.tolist() if not names_lib.is_utf8(name)]
+  if odd:
+    raise types.UsageError(
+        f'{path}: class_names has {odd[0]!r}, which is no text that UTF-8 has: rename it'
     )
   if len(set(names.tolist())) < num_classes:
     raise types.UsageError(

@@ -21,7 +21,7 @@ from tff_noise.data import partition
 
 # What NumPy, zip and zlib raise for a file that is damaged or of another kind.
 _DAMAGE = (
-    OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError,
+    OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, OverflowError,
     zipfile.BadZipFile, zlib.error, tokenize.TokenError,
 )
 
@@ -350,6 +350,8 @@ def _if_any(mask):
 def _check_arrays(arrays, path):
   """Raises `UsageError` where an array is not of the documented kind."""
   for name, array in arrays.items():
+    if not isinstance(array, np.ndarray):
+      raise types.UsageError(f'scene {path} cannot be read: {name} is no array')
     if array.ndim != 1 or array.dtype.kind != _KINDS[name]:
       raise types.UsageError(
           f'scene {path}: {name} must be a vector of kind {_KINDS[name]!r}, found '

@@ -63,6 +63,7 @@ def _digits(spec: DataSpec) -> types.Dataset:
       pixel_offset=0.0,
       class_names=tuple(map(str, range(10))),
       similar_class=_SIMILAR_DIGIT,
+      largest_pixel=16,
   )
 
 

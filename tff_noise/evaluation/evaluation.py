@@ -163,6 +163,9 @@ def _predict(models, x, dataset, run):
   @tf.function(autograph=False)
   def predict(batch):
     pixels = images.read(batch, tuple(shape))
+    if batch.dtype == tf.string and dataset.largest_pixel != 255:
+      scaled = tf.cast(pixels, tf.float32) * (dataset.largest_pixel / 255)
+      pixels = tf.cast(tf.round(scaled), pixels.dtype)
     return tf.reduce_mean(tf.stack([model(pixels, training=False) for model in models]), 0)
 
   try:

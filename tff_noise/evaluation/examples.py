@@ -59,7 +59,7 @@ def load(run: runs.Run, source: Source) -> tuple[types.Dataset, types.Examples]:
     inputs.check_data(run_directory.RunDirectory(run.path), dataset)
   else:
     spec = sources.DataSpec(source.dataset, source.data_dir, '', config.image_size)
-    dataset = sources.load(spec)
+    dataset = _in_order_of(run, sources.load(spec))
   if source.images:
     return dataset, image_folder.read_any(source.images, dataset.class_names)
   if source.on == 'test':
@@ -70,6 +70,22 @@ def load(run: runs.Run, source: Source) -> tuple[types.Dataset, types.Examples]:
     where = 'with its clients alone' if scene.withheld_size else 'nowhere'
     raise types.UsageError(f'{run.path} has its validation set {where}: --on=test')
   return dataset, found
+
+
+def _in_order_of(run, dataset):
+  """The data set whose classes are numbered as the run's, by their names where both have some."""
+  numbers = tuple(map(str, range(dataset.num_classes)))
+  known, given = tuple(run.class_names), dataset.class_names
+  if len(known) != len(given) or known == given or numbers in (known, given):
+    return dataset
+  if set(known) != set(given):
+    raise types.UsageError(
+        f'{run.path} tells {", ".join(known)} apart, the data have {", ".join(given)}: give data '
+        'of the same classes, with the same names'
+    )
+  number = np.array([known.index(name) for name in given], np.int32)
+  y = np.where(dataset.test_y == types.UNKNOWN, types.UNKNOWN, number[dataset.test_y])
+  return dataset._replace(test_y=y.astype(np.int32), class_names=known)
 
 
 def names(x: np.ndarray) -> Sequence[str]:

@@ -8,6 +8,8 @@ import math
 
 import tensorflow as tf
 
+from tff_noise import types
+
 # FedCorr and most work on CIFAR: zeros around the image, then a crop of its former size.
 _PADDING = 4
 
@@ -17,9 +19,6 @@ _JITTER, _HUE = 0.8, 0.2
 _JITTER_SHARE, _GREY_SHARE = 0.8, 0.2
 _RANGE = 255.0
 _DEGREES = 30
-
-# How JPEG and PNG files begin.
-_SIGNATURES = (b'\xff\xd8\xff', b'\x89PNG')
 
 
 def read(x: tf.Tensor, image_shape: tuple[int, int, int]) -> tf.Tensor:
@@ -37,7 +36,7 @@ def read(x: tf.Tensor, image_shape: tuple[int, int, int]) -> tf.Tensor:
   def read_one(path):
     content = tf.io.read_file(path)
     # The decoder does not say which file it could not decode.
-    known = [tf.equal(tf.strings.substr(content, 0, len(s)), s) for s in _SIGNATURES]
+    known = [tf.equal(tf.strings.substr(content, 0, len(s)), s) for s in types.IMAGE_SIGNATURES]
     # A text without the path, which is the client's: what is shown of errors has to be constant.
     tf.debugging.Assert(tf.reduce_any(known), ['a file is neither JPEG nor PNG'])
     image = tf.io.decode_image(content, channels=channels, expand_animations=False)

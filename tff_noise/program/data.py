@@ -38,7 +38,9 @@ def load_dataset(config: run_config.RunConfig) -> types.Dataset:
   folder = os.path.expanduser(config.validation_dir)
   examples = image_folder.read_labelled(folder, dataset.class_names)
   if dataset.train_x.dtype.kind != 'S':
-    examples = examples._replace(x=image_folder.read_pixels(examples.x, dataset.image_shape))
+    examples = examples._replace(x=image_folder.read_pixels(
+        examples.x, dataset.image_shape, dataset.largest_pixel
+    ))
   return dataset._replace(validation=examples)
 
 
@@ -87,18 +89,22 @@ def _public_images(config, dataset):
     # It names the flags of the clients' data.
     text = str(error).replace('--dataset', '--public_dataset')
     raise types.UsageError(text.replace('--data_dir', '--public_dir')) from error
-  same = (other.image_shape, other.train_x.dtype.kind) == (
-      dataset.image_shape, dataset.train_x.dtype.kind
+  same = (other.image_shape, other.train_x.dtype.kind, other.largest_pixel) == (
+      dataset.image_shape, dataset.train_x.dtype.kind, dataset.largest_pixel
   )
   if not same or dataset.train_x.dtype.kind == 'S':
     raise types.UsageError(
-        f'--public_dataset={config.public_dataset} has images of {other.image_shape}, those of '
-        f'--dataset={config.dataset} are {dataset.image_shape}: public images have to be pixels of '
-        'the same shape'
+        f'--public_dataset={config.public_dataset} has images of {_kind(other)}, those of '
+        f'--dataset={config.dataset} are {_kind(dataset)}: public images have to be pixels of the '
+        'same shape and scale'
     )
   draw = rng.generator(config.seed, 'public images')
   chosen = draw.permutation(len(other.train_x))[: config.public_examples]
   return other.train_x[np.sort(chosen)]
+
+
+def _kind(dataset):
+  return f'{dataset.image_shape}, 0 to {dataset.largest_pixel}'
 
 
 def load_scene(

@@ -189,10 +189,22 @@ def _of_image_files(paths):
   folder = os.path.commonpath([os.path.dirname(path) for path in paths])
   digest = hashlib.sha256()
   for path in paths:
-    with open(path, 'rb') as file:
-      content = hashlib.file_digest(file, 'sha256').hexdigest()
-    digest.update(f'{path[len(folder):]}\0{content}\0'.encode())
+    content = _of_image_file(path)
+    digest.update(os.fsencode(f'{path[len(folder):]}\0{content}\0'))
   return digest.hexdigest()[:16]
+
+
+def _of_image_file(path):
+  try:
+    with open(path, 'rb') as file:
+      if not file.read(4).startswith(types.IMAGE_SIGNATURES):
+        raise types.UsageError(f'{path} is neither JPEG nor PNG: replace or remove it')
+      file.seek(0)
+      return hashlib.file_digest(file, 'sha256').hexdigest()
+  except OSError as error:
+    raise types.UsageError(
+        f'{path} cannot be read ({error.strerror}): replace or remove it'
+    ) from error
 
 
 def _by_name(flag, paths):

@@ -31,7 +31,12 @@ def _of_noise(config):
 
 
 def _of_scale(x):
-  """Numbers that nobody brought to a common scale; images of bytes are scaled by the models."""
+  """Numbers that nobody brought to a common scale; models take bytes to go to 255."""
+  if x.dtype.kind == 'u' and x.max() <= 1:
+    return [
+        f'data: no pixel of x is above {x.max()}, where bytes go to 255: if they were fractions '
+        'before, multiply by 255 and convert then'
+    ]
   if x.dtype.kind != 'f':
     return []
   rows = x.reshape(len(x), -1)
