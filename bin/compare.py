@@ -59,7 +59,7 @@ for _define, _name, _default, _text in (
 def main(argv: list[str] = sys.argv) -> int:
   """Returns 0 if every cell (of the shard) has a result, 1 if some have none, 2 after a mistake."""
   return command_line.run(
-      'compare', lambda: _main(argv), 'interrupted; the same command continues the grid'
+      'compare', lambda: _main(argv), 'the same command continues the grid'
   )
 
 
@@ -102,6 +102,9 @@ def _compare(values, extra, command):
   left = _left(grid, known) if values.run else []
   if values.run:
     _require_one_comparison(grid, known, left, values.mixed_code)
+  if left and values.results:
+    path = values.results if shard is None else shards.results_file(values.results, shard)
+    records.require_metrics(path, grid.metrics)
   out = run_directory.locate(
       values.out_dir or os.path.join(values.root_dir, 'compare'), '' if values.out_dir else name
   )

@@ -14,9 +14,10 @@ def main(argv: list[str] = sys.argv) -> int:
   one about what to change; 130 after Ctrl-C (and 143 after SIGTERM), from which the same command
   continues.
   """
-  return command_line.run(
-      'train', lambda: _train(argv), 'interrupted; the same command continues the run'
-  )
+  again = 'the same command continues the run'
+  if '--overwrite' in argv:
+    again += ', without --overwrite, which begins it anew'
+  return command_line.run('train', lambda: _train(argv), again)
 
 
 def _train(argv):

@@ -102,10 +102,34 @@ class RecordsTest(grid_case.GridCase):
     grid = self._grid([0], metric='rounds_to_accuracy:70')
     with self.assertRaisesRegex(types.UsageError, 'does not have rounds_to_accuracy:70; give'):
       records.read(self.file, grid)
-    with self.assertRaisesRegex(types.UsageError, 'has other metrics than this grid; give'):
-      self._keep(grid)
+    for refused in (
+        lambda: self._keep(grid), lambda: records.require_metrics(self.file, grid.metrics)
+    ):
+      with self.assertRaisesRegex(types.UsageError, 'has other metrics than this grid; give'):
+        refused()
+    records.require_metrics(self.file, self.grid.metrics)
+    records.require_metrics(self.file + '_new', self.grid.metrics)
 
-  @parameterized.parameters('', 'a,b\n1,2\n', 'cut')
+  def test_a_cell_that_is_there_twice_is_refused(self):
+    self.write()
+    text = self._keep(self.grid)
+    with open(self.file, 'a', encoding='utf-8') as file:
+      file.write(text.splitlines()[-1] + '\n')
+    with self.assertRaisesRegex(types.UsageError, 'seed 2 is there twice'):
+      records.read(self.file, self.grid)
+
+  def test_a_cost_that_is_not_there_is_refused(self):
+    self.write()
+    rows = list(csv.DictReader(self._keep(self.grid).splitlines()))
+    rows[0]['seconds_per_round'] = ''
+    with open(self.file, 'w', encoding='utf-8', newline='') as file:
+      writer = csv.DictWriter(file, rows[0])
+      writer.writeheader()
+      writer.writerows(rows)
+    with self.assertRaisesRegex(types.UsageError, 'is damaged .*give another --results'):
+      records.read(self.file, self.grid)
+
+  @parameterized.parameters('', 'a,b\n1,2\n', 'a,b\n', 'cut')
   def test_another_file_is_refused(self, text):
     self.write()
     self._keep(self.grid)

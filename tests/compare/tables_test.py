@@ -153,6 +153,16 @@ class ProblemsTest(grid_case.GridCase):
     (line,) = tables.problems(tables.collect(self.grid))
     self.assertEqual(line, 'fedavg, noise_rate=0.4, seed 1: not finished: 2 of 2 rounds')
 
+  def test_what_another_machine_finished_counts(self):
+    self.write()
+    cell = self.cell('fedavg', 'noise_rate=0.4', 1)
+    known = {cell.config.name(): tables.collect(self.grid)[self.grid.cells.index(cell)].record}
+    for name in ('summary.json', 'config.json'):
+      os.remove(os.path.join(self.path(cell), name))
+      results = tables.collect(self.grid, known=known)
+      self.assertEmpty(tables.problems(results))
+      self.assertEqual(results[self.grid.cells.index(cell)].record, known[cell.config.name()])
+
   @parameterized.parameters('summary.json', 'metrics.csv', 'privacy.json')
   def test_broken_run_is_listed_with_its_file(self, name):
     self.write()

@@ -143,11 +143,21 @@ class ExtensionTest(parameterized.TestCase):
     content['flags']['rounds'] = _SHORT + 1
     run_directory.write_json(os.path.join(longer, 'config.json'), content)
     run_directory.write_json(os.path.join(longer, 'summary.json'), {'rounds': _SHORT + 1})
+    state = os.path.join(longer, 'state')
+    shutil.copyfile(
+        os.path.join(state, f'round_{_SHORT}.npz'),
+        os.path.join(state, f'round_{_SHORT + 1}.npz'),
+    )
     # Its ledger is sealed under other flags.
     with mock.patch.object(ledger_seal, 'other_code_of', lambda run: ''):
       self.assertEqual(found(), longer)
       run_directory.write_json(os.path.join(longer, 'summary.json'), {'rounds': _SHORT})
       self.assertEqual(found(), source)
+    shutil.rmtree(longer)
+    shutil.rmtree(os.path.join(source, 'state'))
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+      self.assertIsNone(found())
+    self.assertRegex(said.getvalue(), r'this run begins anew: run \w+ has lost its last state')
     os.remove(os.path.join(source, 'summary.json'))
     self.assertIsNone(found())
 

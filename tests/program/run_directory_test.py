@@ -209,6 +209,16 @@ class CreateTest(RunDirectoryTestCase):
       self.assert_one_line(caught.exception, 'run is no run, for .*give another --run_name')
     self.assertEqual(os.listdir(self.run_.path), ['thesis.tex'])
 
+  def test_a_run_that_lies_elsewhere_is_never_replaced(self):
+    run_directory.create(self.run_, lambda folder: None)
+    elsewhere = os.path.join(self.create_tempdir().full_path, 'run')
+    os.rename(self.run_.path, elsewhere)
+    os.symlink(elsewhere, self.run_.path)
+    with self.assertRaises(types.UsageError) as caught:
+      run_directory.create(self.run_, lambda folder: None, replaces=True)
+    self.assert_one_line(caught.exception, 'run is a link: .*remove the link')
+    self.assertEqual(os.listdir(self.root), ['run'])
+
   def test_other_runs_are_left_alone(self):
     others = ('run2', '.run2.partial-abc', 'run.partial-1', '.arun.partial-abc')
     for name in others:

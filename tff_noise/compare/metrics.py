@@ -1,7 +1,7 @@
 """What of a run can be compared: the metrics of grids."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -74,6 +74,11 @@ _METRICS = {
 }
 FIXED = tuple(_METRICS)
 NAMES = (*FIXED, f'{_ROUNDS}:PERCENT')
+
+
+def recorded(names: Sequence[str]) -> tuple[str, ...]:
+  """Returns what is kept of each run of a grid with these metrics, in order."""
+  return tuple(dict.fromkeys((*FIXED, *names)))
 
 
 def get(name: str) -> Metric:

@@ -27,6 +27,8 @@ _PLACES, _PLACES_OF_DATA = ('--root_dir=',), ('--data_dir=', '--public_dir=')
 # Of these a place is all that says what they are.
 _UNNAMED = ('npz', 'image_folder')
 
+_OTHER_METRICS = 'has other metrics than this grid; give another --results'
+
 
 class Record(NamedTuple):
   """What is compared of a finished run.
@@ -99,6 +101,13 @@ def read(path: str, grid: grid_lib.Grid) -> dict[str, Record]:
   return found
 
 
+def require_metrics(path: str, names: Sequence[str]) -> None:
+  """Raises `UsageError` if records of a grid with these metrics could not be added to a file."""
+  columns = {tuple(row) for row in _rows(path).values()}
+  if columns - {_FIRST + metrics.recorded(names)}:
+    raise types.UsageError(f'{path} {_OTHER_METRICS}')
+
+
 def added(path: str, found: Sequence[tuple[grid_lib.Cell, Record]]) -> str:
   """Returns what the file at `path` is to be, with these records besides those it has.
 
@@ -116,7 +125,7 @@ def added(path: str, found: Sequence[tuple[grid_lib.Cell, Record]]) -> str:
     rows[key] = dict(zip(_FIRST, (*key, *about, *costs), strict=True)) | values
   columns = {tuple(row) for row in rows.values()}
   if len(columns) > 1:
-    raise types.UsageError(f'{path} has other metrics than this grid; give another --results')
+    raise types.UsageError(f'{path} {_OTHER_METRICS}')
   output = io.StringIO()
   writer = csv.DictWriter(output, columns.pop() if columns else (), lineterminator='\n')
   writer.writeheader()
@@ -130,12 +139,21 @@ def _rows(path):
     return {}
   try:
     with open(path, encoding='utf-8', newline='') as file:
-      rows = list(csv.DictReader(file, strict=True))
+      reader = csv.DictReader(file, strict=True)
+      rows, columns = list(reader), reader.fieldnames
+    if tuple(columns or _FIRST)[:len(_FIRST)] != _FIRST:
+      raise ValueError('its columns are others')
     for row in rows:
       if tuple(row)[:len(_FIRST)] != _FIRST or None in row or None in row.values():
         raise ValueError('its columns are others')
       int(row['seed'])
-    return {tuple(row[name] for name in _KEY): row for row in rows}
+    found = {}
+    for row in rows:
+      key = tuple(row[name] for name in _KEY)
+      if key in found:
+        raise ValueError(f'{key[1]}, {key[0]}, seed {key[2]} is there twice')
+      found[key] = row
+    return found
   except (OSError, ValueError, csv.Error) as error:
     raise types.UsageError(
         f'{path} is no file of results ({error}); give another --results'
@@ -145,7 +163,7 @@ def _rows(path):
 def _record(path, row):
   try:
     values = {name: _number(text) for name, text in row.items() if name not in _FIRST}
-    seconds, up, down = (_number(row[name]) for name in _COSTS[:3])
+    seconds, up, down = (float(row[name]) for name in _COSTS[:3])
   except ValueError as error:
     raise types.UsageError(f'{path} is damaged ({error}); give another --results') from None
   return Record(row['code'], values, seconds, up, down, row['label_epsilon'], row['run_epsilon'])

@@ -48,14 +48,14 @@ def collect(
 
   Args:
     grid: The grid.
-    known: Records by the name of the run, for cells without a directory.
+    known: Records by the name of the run, for cells that are not finished here.
     mixed_code: Whether runs made by different code may stand in one table.
 
   Raises:
     types.UsageError: If a run was made with other flags than the grid's, or (unless `mixed_code`)
       runs were made by different code.
   """
-  names = tuple(dict.fromkeys((*metrics.FIXED, *grid.metrics)))
+  names = metrics.recorded(grid.metrics)
   results = [_result(cell, names, known) for cell in grid.cells]
   made_by = {}
   for result in results:
@@ -78,12 +78,16 @@ def _result(cell, names, known):
   if not os.path.isdir(path):
     record = known.get(cell.config.name())
     return Result(cell, record, '' if record else 'not run')
+  # A cell that another machine finished is not run here, whatever this one has of it.
+  record = known.get(cell.config.name())
   try:
     run = runs.read_run(path)
   except types.UsageError as error:
-    return Result(cell, None, f'broken: {error}')
+    return Result(cell, record, '' if record else f'broken: {error}')
   if run.flags != cell.config.identity():
     raise types.UsageError(f'{path} was made with other flags than the grid asks for')
+  if not run.finished and record:
+    return Result(cell, record, '')
   if not run.finished:
     return Result(cell, None, f'not finished: {len(run.rounds)} of {cell.config.rounds} rounds')
   return Result(cell, records.from_run(run, names), '')

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import errno
 import importlib.util
+import io
 import itertools
 import logging
 import os
@@ -90,13 +91,13 @@ def as_called(text: str) -> str:
   return re.sub(r'\./bazelw run //bin:(\w+) --', r'tff-noise-\1', text)
 
 
-def run(name: str, body: Callable[[], int], interrupted: str = 'interrupted') -> int:
+def run(name: str, body: Callable[[], int], again: str = '') -> int:
   """Runs a program where the user stands, and returns its exit status.
 
   Args:
     name: The program's, at the head of its messages.
     body: What it does; returns the exit status.
-    interrupted: What is said after Ctrl-C.
+    again: What is said after Ctrl-C, and where the disk is full, of how to go on.
 
   Returns:
     That of `body`; 2 after one line on stderr about what to change; 1 after one about what went
@@ -104,6 +105,8 @@ def run(name: str, body: Callable[[], int], interrupted: str = 'interrupted') ->
   """
   # `bazel run` starts programs in its own tree; paths are meant from where the user stands.
   os.chdir(os.environ.get('BUILD_WORKING_DIRECTORY', '.'))
+  if isinstance(sys.stdout, io.TextIOWrapper):
+    sys.stdout.reconfigure(errors='replace')  # Tables have signs that not every terminal knows.
   try:
     status = body()
     if sys.stdout is not None:  # Closed by who started the program.
@@ -130,13 +133,13 @@ def run(name: str, body: Callable[[], int], interrupted: str = 'interrupted') ->
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
       raise
     print(
-        f'{name}: no space is left on the disk, or of your share of it; make room, and the same '
-        'command goes on',
+        f'{name}: no space is left on the disk, or of your share of it; make room, and '
+        f'{again or "the same command goes on"}',
         file=sys.stderr,
     )
     return 1
   except KeyboardInterrupt:
-    print(f'{name}: {interrupted}', file=sys.stderr)
+    print(f'{name}: {"; ".join(filter(None, ("interrupted", again)))}', file=sys.stderr)
     return 130
 
 

@@ -55,8 +55,13 @@ def find(
       changed = different
       continue
     rounds = _flags(source)['rounds']
-    if run_directory.read_json(source.file('summary.json')).get('rounds') == rounds:
-      found[rounds] = source  # The others ended early.
+    ended = run_directory.read_json(source.file('summary.json')).get('rounds')
+    if ended != rounds:
+      continue  # It ended early.
+    if os.path.exists(source.file(os.path.join('state', f'round_{rounds}.npz'))):
+      found[rounds] = source
+    else:
+      changed = f'run {source.name} has lost its last state'
   if changed and not found:
     print(f'extend: this run begins anew: {changed}', file=sys.stderr)
   return found[max(found)] if found else None

@@ -173,6 +173,11 @@ def create(run: RunDirectory, write: Callable[[str], None], *, replaces: bool = 
 
 def require_replaceable(run: RunDirectory) -> None:
   """Raises `UsageError` where a folder is in the way that is neither a run nor empty."""
+  if os.path.islink(run.path):
+    raise types.UsageError(
+        f'{run.path} is a link: what it leads to is not replaced; remove the link, or give another '
+        '--run_name or --root_dir'
+    )
   if run.exists and os.listdir(run.path) and not os.path.exists(run.file('config.json')):
     raise types.UsageError(
         f'{run.path} is no run, for it has no config.json: --overwrite removes nothing but runs; '
