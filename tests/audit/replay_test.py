@@ -25,6 +25,7 @@ from tff_noise.audit import replay
 from tff_noise.audit import reports
 from tff_noise.audit import runs
 from tff_noise.data import scene as scene_lib
+from tff_noise.federated import computation
 from tff_noise.federated import gaussian_sum
 from tff_noise.privacy import accountant
 from tff_noise.privacy import costs as costs_lib
@@ -455,6 +456,37 @@ class AttackTest(federated_test_case.FederatedTestCase):
       state = last._replace(state=last.state._replace(models=models))
       found = last_rounds.check(self.config, prepared, [state], True)
       self.assertEqual(found.verdict.value, verdict)
+
+  def test_a_checkpoint_that_is_there_twice_hides_no_round(self):
+    first, last = sorted(os.listdir(self._file('state')))
+    shutil.copyfile(self._file(f'state/{last}'), self._file(f'state/{first}'))
+    audit = self._audit()
+    self._assert_found(audit, 'state: checkpoints are those of the ledger')
+    [verdict] = [f for f in audit.findings if 'end at it' in f.name]
+    self.assertIs(verdict.verdict, finding.Verdict.NO_EVIDENCE)
+
+  def test_where_noise_is_most_of_the_way_less_of_it_shows(self):
+    self._audit()
+    prepared = self.prepared[()]
+    states = replay.load_states(
+        report_runs.read_run(self.run_), prepared.algorithm, prepared.task, prepared.federation
+    )
+    first, last = (s.state.weights for s in states)
+
+    def check(share):
+      """Of a run that went this share of the way."""
+      weights = tf.nest.map_structure(lambda a, b: a + share * (b - a), first, last)
+      state = states[-1].state._replace(models={'model': weights})
+      changed = [states[0], states[-1]._replace(state=state)]
+      return last_rounds.check(self.config, prepared, changed, True).verdict.value
+
+    self.assertEqual([check(share) for share in (1, 0.6, 0.4)], ['passed', 'passed', 'failed'])
+    noisy = property(lambda self: self.trains)
+    with mock.patch.object(computation.Computation, 'is_noisy', noisy):
+      self.assertEqual(
+          [check(share) for share in (1, 0.95, 0.8, 0.4)],
+          ['passed', 'passed', 'no evidence', 'failed'],
+      )
 
   def test_from_the_start_where_there_is_one_checkpoint(self):
     folder = self._file('state')

@@ -108,19 +108,29 @@ class ReportsTest(parameterized.TestCase):
     runs = _run({_REPORTS: 30}, 0), _run({_REPORTS: 30}, 1), _run({_REPORTS: 1}, 1)
     self.assertAlmostEqual(_epsilon(_LABEL, *runs), 1.62, places=12)
 
-  @parameterized.parameters(
-      (('a',), ('a',), 0.81), (('a',), ('b',), 1.62), (('a', 'b'), ('b',), 1.62),
-      (('a', 'b'), ('b', 'c'), 2.43),
-  )
-  def test_other_code_may_flip_otherwise(self, one, other, expected):
-    runs = _run({_REPORTS: 30}, 0, codes=one), _run({_REPORTS: 30}, 0, codes=other)
-    self.assertAlmostEqual(_epsilon(_LABEL, *runs), expected)
+  def test_other_code_may_flip_otherwise_by_the_same_random_number(self):
+    def runs(one, other, **changes):
+      return (
+          _run({_REPORTS: 30}, 0, codes=one), _run({_REPORTS: 30}, 0, codes=other, **changes)
+      )
 
-  @parameterized.parameters(1, 2, 3)
-  def test_one_run_alone_costs_what_is_said_of_it(self, codes):
+    self.assertAlmostEqual(_epsilon(_LABEL, *runs('a', 'a')), 0.81, places=12)
+    self.assertEqual(
+        _of(_LABEL, *runs('a', 'b')).flaw,
+        'runs 1 and 2, by other codes, may flip labels otherwise by the same random number',
+    )
+    self.assertIn('in run 1 labels are reported by several', _of(_LABEL, *runs('ab', 'b')).flaw)
+    self.assertEqual(_epsilon(_LABEL, *runs('a', 'b')), math.inf)
+    # Nothing of labels, and other clients' numbers are others.
+    self.assertEmpty(several_runs.two_codes(runs('a', 'b', owners=[5, 5, 6, 6, 7, 7])))
+    noise = _run({_NOISE: 1}, 0, codes='a'), _run({_NOISE: 1}, 1, codes='b')
+    self.assertLess(_epsilon(_CLIENT, *noise), math.inf)
+
+  @parameterized.parameters((1, 0.81), (2, math.inf), (3, math.inf))
+  def test_one_run_alone_costs_what_is_said_of_it(self, codes, epsilon):
     run = _run({_REPORTS: 30}, 0, codes=[str(i) for i in range(codes)])
     alone = protection.total(run.times, _LABEL, _DELTA, codes)
-    self.assertAlmostEqual(alone.epsilon, 0.81 * codes, places=12)
+    self.assertAlmostEqual(alone.epsilon, epsilon, places=12)
     self.assertEqual(_of(_LABEL, run).total(_DELTA).cost, alone)
     self.assertEqual(exposure.of_run(run.times, _LABEL, codes).total(_DELTA).cost, alone)
 

@@ -133,6 +133,13 @@ class RoundsTest(parameterized.TestCase):
     shield = client_noise.of_config(config, 100)
     return config, client_noise.rounds_within(config, [_field(shield), *more], rounds)
 
+  def test_what_clients_keep_tells_of_cohorts_of_a_fixed_size(self):
+    for sampling, population in (('fixed', 10), ('poisson', 100)):
+      config = _config('--client_dp_noise=1', f'--client_sampling={sampling}')
+      shield = client_noise.of_config(config, 100, keeps_state=True)
+      self.assertEqual((shield.cohort, shield.population), (10, population))
+      self.assertEqual(client_noise.of_config(config, 100).population, 100)
+
   def test_without_a_target_all(self):
     self.assertIsNone(self._rounds('--client_dp_noise=1')[1])
 

@@ -197,6 +197,20 @@ class TaskTest(federated_test_case.FederatedTestCase):
         {protection.NoisySum(1.5, 1.0, 2, 4, mechanism=mechanism, sampling='cyclic')},
     )
 
+  @parameterized.parameters(('fixed', 2), ('poisson', 4))
+  def test_clients_that_keep_something_have_no_cohorts_of_a_fixed_size_to_hide_in(
+      self, sampling, population
+  ):
+    def populations(method):
+      _, prepare = _prepared(
+          f'--method={method}', '--client_dp_noise=1', f'--client_sampling={sampling}'
+      )
+      found = [f.protection for f in prepare().algorithm.fields]
+      return {p.population for p in found if isinstance(p, protection.NoisySum)}
+
+    self.assertEqual(populations('elr'), {population})
+    self.assertEqual(populations('fedavg'), {4})
+
   @parameterized.parameters('--training_labels=private', '--client_dp_noise=1')
   def test_a_mean_of_models_is_made_of_what_was_released(self, privacy):
     with_mean, plain = (

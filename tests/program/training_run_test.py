@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import types as python_types
 from unittest import mock
 
@@ -15,6 +16,7 @@ from tests import toy
 from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
 from tff_noise.privacy import protection
+from tff_noise.program import run_directory
 from tff_noise.program import summary
 from tff_noise.program import training_run
 
@@ -49,6 +51,29 @@ class SayBudgetTest(parameterized.TestCase):
     self.assertEqual(self._said(clients=clients).startswith(f'privacy: {expected}'), warned)
     # Without a claim there is no delta.
     self.assertEqual(self._said(None, clients=clients), '')
+
+
+class RoundingTest(absltest.TestCase):
+
+  def test_noise_is_not_drawn_again_where_sums_are_rounded_otherwise(self):
+    run = run_directory.locate(self.create_tempdir().full_path, 'run')
+    os.mkdir(run.path)
+    content = {'execution': {'runtime': 'local'}, 'versions': training_run._versions()}
+    run_directory.write_json(run.file('config.json'), content)
+
+    def check(noise, runtime):
+      training_run._check_rounding(
+          python_types.SimpleNamespace(client_dp_noise=noise, runtime=runtime), run
+      )
+
+    check(1.0, 'local')
+    check(0.0, 'accelerator')
+    with self.assertRaisesRegex(types.UsageError, 'was begun with --runtime local: others round'):
+      check(1.0, 'accelerator')
+    content['versions']['numpy'] = '0.1'
+    run_directory.write_json(run.file('config.json'), content)
+    with self.assertRaisesRegex(types.UsageError, 'was begun with numpy 0.1: others round'):
+      check(1.0, 'local')
 
 
 class EvaluationsTest(federated_test_case.FederatedTestCase):

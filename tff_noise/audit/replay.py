@@ -402,6 +402,9 @@ async def _load(reader, structure):
 def _checkpoints(lines, replayed, states, seal, run_):
   if not states:
     return finding.no_evidence(_CHECKPOINTS, 'there is none')
+  after = [state.round_num for state in states]
+  if after != sorted(set(after)):
+    return finding.failed(_CHECKPOINTS, f'they are of rounds {after}, as their files are numbered')
   genesis = ledger.genesis(run_.uplink, seal)
   heads = [genesis, *(line.head for line in lines)]
   for state in states:

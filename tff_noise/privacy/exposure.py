@@ -111,16 +111,16 @@ def of_run(
   Args:
     times: In how many exchanges values were released under each protection.
     unit: The unit.
-    codes: How many codes made the run: each may have flipped labels otherwise.
+    codes: How many codes made the run: other code may flip labels otherwise, by the same random
+      number.
   """
   made = tuple((protection_lib.for_unit(p, unit), n) for p, n in times.items() if n)
-  unprotected = any(p is None for p, _ in made)
-  return Exposure(
-      unit,
-      made,
-      dict.fromkeys(mechanisms(p for p, _ in made), codes),
-      'values are released that nothing protects' if unprotected else '',
-  )
+  reports, flaw = mechanisms(p for p, _ in made), ''
+  if any(p is None for p, _ in made):
+    flaw = 'values are released that nothing protects'
+  elif reports and codes > 1:
+    flaw = 'labels are reported by several codes, which may flip otherwise by one random number'
+  return Exposure(unit, made, dict.fromkeys(reports, 1), flaw)
 
 
 def mechanisms(

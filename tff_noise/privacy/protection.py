@@ -196,7 +196,8 @@ def cost(
       rounds, once in each.
     unit: What the epsilon is about.
     delta: Of a Gaussian mechanism, in (0, 1).
-    codes: How many codes made them: other code may flip labels otherwise, and counts as if it did.
+    codes: How many codes made them. Nothing bounds reports by several: other code may flip labels
+      otherwise, by the same random number.
   """
   if times == 0:
     return _FREE
@@ -206,7 +207,9 @@ def cost(
   if isinstance(protection, Counts):
     return _FREE
   if isinstance(protection, LabelReports):
-    return Cost(codes * protection.mechanism.actual_epsilon, 0.0, Status.PROVED)
+    if codes > 1:
+      return _UNBOUNDED
+    return Cost(protection.mechanism.actual_epsilon, 0.0, Status.PROVED)
   if protection.mechanism == TREE and protection.sampling != CYCLIC:
     return _UNBOUNDED  # Nobody knows how often a client takes part in the rounds of a node.
   if protection.sampling == POISSON:

@@ -6,9 +6,9 @@ seed share it:
 * Their cohorts are the same, or depend on each other, and what one run releases may tell who is in
   the other's. No protection by sampling is counted for either; the noise protects as before.
 * Their reports of an example are one report if its client's id, its label, the mechanism and the
-  code are the same: other code may flip otherwise, and counts as if it did. If only the label is
-  another, one random number answers for two labels: nothing bounds that, see `mechanism`. Otherwise
-  the reports are independent and add up.
+  code are the same. If only the label or the code is another, one random number answers for two
+  labels, or may be read in two ways: nothing bounds that, see `mechanism`. Otherwise the reports
+  are independent and add up.
 * Their noise is the same if everything is that it is keyed by: nothing bounds that either.
 
 A label or an example is the same in all scenes that were drawn from one data set, whoever holds it
@@ -123,6 +123,18 @@ def two_labels(runs: Sequence[Run]) -> list[_Pair]:
   return found
 
 
+def two_codes(runs: Sequence[Run]) -> list[_Pair]:
+  """Returns the positions of runs of which other code may have read one random number otherwise."""
+  found = []
+  for members in _sources(runs).values():
+    for i, k in itertools.combinations(members, 2):
+      a, b = runs[i], runs[k]
+      same = (a.client_of == b.client_of) & (a.client_of != scene_lib.SERVER)
+      if a.codes != b.codes and same.any():
+        found.append((i, k))
+  return found
+
+
 def _sources(runs):
   """Positions of the runs whose reports are of one seed and mechanism."""
   sources = collections.defaultdict(list)
@@ -148,9 +160,7 @@ def independent_reports(runs: Sequence[Run]) -> dict[mechanism_lib.RandomizedRes
   known = {(m.num_classes, m.other): m for run in runs for m in _mechanisms(run)}
   counts = collections.Counter()
   for (_, *table), members in _sources(runs).items():
-    for code in frozenset().union(*(runs[i].codes for i in members)):
-      same = [runs[i].client_of for i in members if code in runs[i].codes]
-      counts[tuple(table)] += _different_owners(same)
+    counts[tuple(table)] += _different_owners([runs[i].client_of for i in members])
   return {known[table]: int(count.max()) for table, count in counts.items()}
 
 
@@ -166,7 +176,7 @@ def _exposure(unit, runs, members):
   shared = {i for group in same_seed(runs) for i in group}
   made, flaws = [], []
   for i in members:
-    alone = exposure_lib.of_run(runs[i].times, unit)
+    alone = exposure_lib.of_run(runs[i].times, unit, len(runs[i].codes))
     if alone.flaw:
       flaws.append(f'in run {i + 1} {alone.flaw}')
     made += [
@@ -189,6 +199,11 @@ def _flaws(unit, runs, members):
     yield (
         f'runs {members[i] + 1} and {members[k] + 1} report different labels of one example by the '
         'same random number'
+    )
+  for i, k in two_codes(runs) if unit is label else ():
+    yield (
+        f'runs {members[i] + 1} and {members[k] + 1}, by other codes, may flip labels otherwise by '
+        'the same random number'
     )
   summed = [run if _is_summed(run, unit) else run._replace(noise=frozenset()) for run in runs]
   for i, k in same_noise(summed):

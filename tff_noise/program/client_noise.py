@@ -19,12 +19,22 @@ from tff_noise.program import run_config
 _MULTIPLIERS = range(90_001)
 
 
-def of_config(config: run_config.RunConfig, num_clients: int) -> protection.NoisySum:
-  """Returns the noisy sum of a run with `--client_dp_noise` on so many clients."""
+def of_config(
+    config: run_config.RunConfig, num_clients: int, *, keeps_state: bool = False
+) -> protection.NoisySum:
+  """Returns the noisy sum of a run with `--client_dp_noise` on so many clients.
+
+  Args:
+    config: The flags.
+    num_clients: C.
+    keeps_state: Whether what a client sends depends on what it kept of rounds before.
+  """
   # Who comes late is not drawn uniformly from all: no protection by sampling. Nor is there any
   # against the server, which draws, where it is not trusted to add the noise.
   distributed = config.client_dp_mechanism == protection.DISCRETE_GAUSSIAN
   uniform = config.arrivals is None and not (distributed and config.aggregation == 'secure_sum')
+  # What other clients keep tells who was in cohorts before, and of a fixed size so who was not.
+  uniform = uniform and not (keeps_state and config.client_sampling == protection.FIXED)
   in_turns = config.client_sampling == protection.CYCLIC
   return protection.NoisySum(
       config.client_dp_noise,

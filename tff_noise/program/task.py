@@ -19,6 +19,7 @@ from tff_noise.models import architectures
 from tff_noise.models import keras_model
 from tff_noise.models import precision
 from tff_noise.optimizers import catalog as optimizers
+from tff_noise.privacy import protection
 from tff_noise.program import claims
 from tff_noise.program import client_noise
 from tff_noise.program import client_validation
@@ -68,6 +69,12 @@ def prepare(
     federation = private_labels.flip(federation, config.label_epsilon, dataset.num_classes)
   task = build(config, dataset, federation, scene_lib.validation(dataset, scene), system_key)
   algorithm = _algorithm(config, task)
+  if algorithm.own and config.client_dp_noise and config.client_sampling == protection.FIXED:
+    # Known once it is built, and another claim is another method.
+    task = build(
+        config, dataset, federation, task.validation, system_key, keeps_state=True
+    )
+    algorithm = _algorithm(config, task)
   claims.check(config.method, algorithm, task)
   if config.average_models:
     # Of what was released, so nothing to be checked.
@@ -157,6 +164,8 @@ def build(
     federation: types.Federation,
     validation: types.Examples | None = None,
     system_key: bytes | None = None,
+    *,
+    keeps_state: bool = False,
 ) -> task_lib.Task:
   """Returns the task of `config` on `dataset`, held by `federation`.
 
@@ -166,13 +175,14 @@ def build(
     federation: Who holds what.
     validation: Clean examples that the server holds.
     system_key: See `noise_secret`.
+    keeps_state: See `client_noise.of_config`.
   """
   # An algorithm may build models, and gets no images with that.
   build_model = functools.partial(_build_model, config, dataset.without_examples())
   secure = config.aggregation == 'secure_sum'
   if config.client_dp_noise:
     aggregate = aggregation.dp_mean(
-        client_noise.of_config(config, len(federation.clients)),
+        client_noise.of_config(config, len(federation.clients), keeps_state=keeps_state),
         noise_key=noise_secret.of_run(config, dataset, federation, system_key),
         secure=secure,
     )

@@ -93,6 +93,7 @@ def run(
     with run_directory.locked(directory):
       if not run_directory.is_complete(directory):
         noise_secret.check(directory, noise)
+        _check_rounding(config, directory)
         ledger_seal.check_code(directory, config.resume_other_code)
         code_version.write(directory.path)
         _say_schedule(config, prepared.algorithm)
@@ -140,7 +141,6 @@ def _say_budget(config, prepared, scene):
 
 def _write_start(folder, *, config, scene, system_key, noise, made_from, class_names, prepared):
   noise_secret.write(folder, system_key)
-  packages = ('tensorflow', 'tensorflow-federated', 'numpy', 'scikit-learn', 'dp-accounting')
   run_directory.write_json(
       os.path.join(folder, 'config.json'),
       {
@@ -151,10 +151,7 @@ def _write_start(folder, *, config, scene, system_key, noise, made_from, class_n
           'inputs': made_from,
           'noise': noise,
           'method_parameters': dataclasses.asdict(config.method_params()),
-          'versions': {
-              'python': sys.version.split()[0],
-              **{name: metadata.version(name) for name in packages},
-          },
+          'versions': _versions(),
       },
   )
   scene_lib.save(scene, os.path.join(folder, 'scene.npz'))
@@ -162,6 +159,30 @@ def _write_start(folder, *, config, scene, system_key, noise, made_from, class_n
     _carry(config, prepared, folder)
   else:
     ledger_seal.write_key(folder)
+
+
+def _versions():
+  packages = ('tensorflow', 'tensorflow-federated', 'numpy', 'scikit-learn', 'dp-accounting')
+  return {
+      'python': sys.version.split()[0], **{name: metadata.version(name) for name in packages},
+  }
+
+
+def _check_rounding(config, directory):
+  """Raises `UsageError` where rounds that are released again with their noise come out otherwise.
+
+  In the last bits, which noise hides once, and not the difference of two sums with the same.
+  """
+  begun = run_directory.read_json(directory.file('config.json'))
+  then = {'--runtime': begun.get('execution', {}).get('runtime'), **begun.get('versions', {})}
+  now = {'--runtime': config.runtime, **_versions()}
+  changed = [f'{name} {value}' for name, value in then.items() if now.get(name) != value]
+  if config.client_dp_noise and changed:
+    raise types.UsageError(
+        f'run {directory.name} was begun with {", ".join(changed)}: others round otherwise, and '
+        'rounds released again with the same noise would tell the difference; continue with that, '
+        'or begin another run (--run_name)'
+    )
 
 
 def _carry(config, prepared, folder):
