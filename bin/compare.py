@@ -116,7 +116,7 @@ def _compare(values, extra, command):
   if values.results:
     path = values.results if shard is None else shards.results_file(values.results, shard)
     found = [(r.cell, r.record) for r in results if r.record is not None]
-    run_directory.write_text(path, records.added(path, found))
+    run_directory.write_text(path, records.added(path, found, grid.metrics))
   if shard is None:
     _tabulate(out, grid, results, command, values.also)
   else:

@@ -24,7 +24,7 @@ class RecordsTest(grid_case.GridCase):
   def _keep(self, grid):
     """Adds what is finished to the file."""
     found = [(r.cell, r.record) for r in tables.collect(grid) if r.record]
-    text = records.added(self.file, found)
+    text = records.added(self.file, found, grid.metrics)
     with open(self.file, 'w', encoding='utf-8') as file:
       file.write(text)
     return text
@@ -109,6 +109,19 @@ class RecordsTest(grid_case.GridCase):
         refused()
     records.require_metrics(self.file, self.grid.metrics)
     records.require_metrics(self.file + '_new', self.grid.metrics)
+
+  def test_rows_of_versions_that_knew_fewer_metrics_stay(self):
+    self.write()
+    text = self._keep(self._grid([0, 1]))
+    rows = list(csv.DictReader(text.splitlines()))
+    for row in rows:
+      del row['last10_validation_accuracy']
+    with open(self.file, 'w', encoding='utf-8', newline='') as file:
+      writer = csv.DictWriter(file, rows[0], lineterminator='\n')
+      writer.writeheader()
+      writer.writerows(rows)
+    records.require_metrics(self.file, self.grid.metrics)
+    self.assertEqual(self._keep(self._grid([2])).splitlines()[:2], text.splitlines()[:2])
 
   def test_a_cell_that_is_there_twice_is_refused(self):
     self.write()

@@ -112,9 +112,9 @@ class ResultsTest(grid_case.GridCase):
     self.write()
     path = os.path.join(self.create_tempdir().full_path, 'results.csv')
     for shard in (shards.Shard(i, 5) for i in range(5)):
-      found = tables.collect(shards.part(self.grid, shard))
+      found = [(r.cell, r.record) for r in tables.collect(shards.part(self.grid, shard))]
       with open(shards.results_file(path, shard), 'w', encoding='utf-8') as file:
-        file.write(records.added(file.name, [(r.cell, r.record) for r in found]))
+        file.write(records.added(file.name, found, self.grid.metrics))
     known = [records.read(file, self.grid) for file in shards.results_files(path)]
     self.assertEqual(sum(map(len, known)), 12)
     text = documents.to_markdown(self.grid, tables.collect(self.grid))

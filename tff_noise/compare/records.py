@@ -27,8 +27,6 @@ _PLACES, _PLACES_OF_DATA = ('--root_dir=',), ('--data_dir=', '--public_dir=')
 # Of these a place is all that says what they are.
 _UNNAMED = ('npz', 'image_folder')
 
-_OTHER_METRICS = 'has other metrics than this grid; give another --results'
-
 
 class Record(NamedTuple):
   """What is compared of a finished run.
@@ -103,18 +101,32 @@ def read(path: str, grid: grid_lib.Grid) -> dict[str, Record]:
 
 def require_metrics(path: str, names: Sequence[str]) -> None:
   """Raises `UsageError` if records of a grid with these metrics could not be added to a file."""
-  columns = {tuple(row) for row in _rows(path).values()}
-  if columns - {_FIRST + metrics.recorded(names)}:
-    raise types.UsageError(f'{path} {_OTHER_METRICS}')
+  _require_columns(path, _rows(path), names)
 
 
-def added(path: str, found: Sequence[tuple[grid_lib.Cell, Record]]) -> str:
+def _require_columns(path, rows, names):
+  there = {name for row in rows.values() for name in row}
+  if there - {*_FIRST, *metrics.recorded(names)} or (there and {*names} - there):
+    raise types.UsageError(f'{path} has other metrics than this grid; give another --results')
+
+
+def added(
+    path: str, found: Sequence[tuple[grid_lib.Cell, Record]], names: Sequence[str]
+) -> str:
   """Returns what the file at `path` is to be, with these records besides those it has.
+
+  Rows of earlier versions, which knew fewer metrics, stay without the others.
+
+  Args:
+    path: The file.
+    found: Cells and their records.
+    names: The grid's metrics.
 
   Raises:
     types.UsageError: If what is there is no such file, or has other metrics.
   """
   rows = _rows(path)
+  _require_columns(path, rows, names)
   for cell, record in found:
     values = {name: _text(value) for name, value in record.values.items()}
     costs = map(_text, (
@@ -123,11 +135,10 @@ def added(path: str, found: Sequence[tuple[grid_lib.Cell, Record]]) -> str:
     about = (_digest(cell), record.code)
     key = _key(cell)
     rows[key] = dict(zip(_FIRST, (*key, *about, *costs), strict=True)) | values
-  columns = {tuple(row) for row in rows.values()}
-  if len(columns) > 1:
-    raise types.UsageError(f'{path} {_OTHER_METRICS}')
   output = io.StringIO()
-  writer = csv.DictWriter(output, columns.pop() if columns else (), lineterminator='\n')
+  writer = csv.DictWriter(
+      output, _FIRST + metrics.recorded(names), restval='', lineterminator='\n'
+  )
   writer.writeheader()
   writer.writerows(rows[key] for key in sorted(rows, key=lambda k: (k[0], k[1], int(k[2]))))
   return output.getvalue()
