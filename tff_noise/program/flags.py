@@ -216,7 +216,7 @@ def _define_all():
        'Continue a run that is there; --noresume refuses to touch it.'),
       ('Run', boolean, 'resume_other_code', False,
        'Continue it though its code has changed: what it released since the last checkpoint counts '
-       'again, and its ledger and audits tell.'),
+       'again, reports of labels have no guarantee any more, and its ledger and audits tell.'),
       ('Run', boolean, 'overwrite', False,
        'Begin it anew, and remove what is there, its ledger too, once the new one is known to '
        'begin.'),
