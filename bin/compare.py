@@ -99,12 +99,14 @@ def _compare(values, extra, command):
   known = {}
   for path in shards.results_files(values.results) if values.results else ():
     known.update(records.read(path, grid))
+  own = values.results
+  if own and shard is not None:
+    own = shards.results_file(own, shard)
   left = _left(grid, known) if values.run else []
   if values.run:
     _require_one_comparison(grid, known, left, values.mixed_code)
-  if left and values.results:
-    path = values.results if shard is None else shards.results_file(values.results, shard)
-    records.require_metrics(path, grid.metrics)
+  if left and own:
+    records.require_metrics(own, grid.metrics)
   out = run_directory.locate(
       values.out_dir or os.path.join(values.root_dir, 'compare'), '' if values.out_dir else name
   )
@@ -113,10 +115,9 @@ def _compare(values, extra, command):
     with child.terminable():
       failed = _run(grid, left, out, values.jobs)
   results = tables.collect(grid, known=known, mixed_code=values.mixed_code)
-  if values.results:
-    path = values.results if shard is None else shards.results_file(values.results, shard)
+  if own:
     found = [(r.cell, r.record) for r in results if r.record is not None]
-    run_directory.write_text(path, records.added(path, found, grid.metrics))
+    run_directory.write_text(own, records.added(own, found, grid.metrics))
   if shard is None:
     _tabulate(out, grid, results, command, values.also)
   else:

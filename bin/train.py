@@ -15,7 +15,7 @@ def main(argv: list[str] = sys.argv) -> int:
   continues.
   """
   again = 'the same command continues the run'
-  if '--overwrite' in argv:
+  if any(word.startswith('--overwrite') for word in argv):
     again += ', without --overwrite, which begins it anew'
   return command_line.run('train', lambda: _train(argv), again)
 

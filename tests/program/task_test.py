@@ -210,6 +210,13 @@ class TaskTest(federated_test_case.FederatedTestCase):
 
     self.assertEqual(populations('elr'), {population})
     self.assertEqual(populations('fedavg'), {4})
+    target = '--method=elr', '--client_dp_noise=1', '--target_client_epsilon=1000'
+    _, prepare = _prepared(*target, f'--client_sampling={sampling}')
+    if sampling == 'poisson':
+      self.assertEqual(prepare().algorithm.rounds, 100)
+      return
+    with self.assertRaisesRegex(types.UsageError, '^--target_client_epsilon counts on cohorts'):
+      prepare()
 
   @parameterized.parameters('--training_labels=private', '--client_dp_noise=1')
   def test_a_mean_of_models_is_made_of_what_was_released(self, privacy):

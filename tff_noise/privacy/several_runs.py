@@ -113,24 +113,22 @@ def same_noise(runs: Sequence[Run]) -> list[_Pair]:
 
 def two_labels(runs: Sequence[Run]) -> list[_Pair]:
   """Returns the positions of runs in which one random number answered for two labels."""
-  found = []
-  for members in _sources(runs).values():
-    for i, k in itertools.combinations(members, 2):
-      a, b = runs[i], runs[k]
-      same = (a.client_of == b.client_of) & (a.client_of != scene_lib.SERVER)
-      if (same & (a.noisy_label != b.noisy_label)).any():
-        found.append((i, k))
-  return found
+  return _asked_again(runs, lambda a, b: a.noisy_label != b.noisy_label)
 
 
 def two_codes(runs: Sequence[Run]) -> list[_Pair]:
   """Returns the positions of runs of which other code may have read one random number otherwise."""
+  return _asked_again(runs, lambda a, b: a.codes != b.codes)
+
+
+def _asked_again(runs, differs):
+  """Positions of runs in which one client reports an example that `differs`, by one number."""
   found = []
   for members in _sources(runs).values():
     for i, k in itertools.combinations(members, 2):
       a, b = runs[i], runs[k]
       same = (a.client_of == b.client_of) & (a.client_of != scene_lib.SERVER)
-      if a.codes != b.codes and same.any():
+      if (same & differs(a, b)).any():
         found.append((i, k))
   return found
 

@@ -172,7 +172,7 @@ def create(run: RunDirectory, write: Callable[[str], None], *, replaces: bool = 
 
 
 def require_replaceable(run: RunDirectory) -> None:
-  """Raises `UsageError` where a folder is in the way that is neither a run nor empty."""
+  """Raises `UsageError` where a link is in the way, or a folder, neither a run nor empty."""
   if os.path.islink(run.path):
     raise types.UsageError(
         f'{run.path} is a link: what it leads to is not replaced; remove the link, or give another '

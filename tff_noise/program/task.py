@@ -69,12 +69,18 @@ def prepare(
     federation = private_labels.flip(federation, config.label_epsilon, dataset.num_classes)
   task = build(config, dataset, federation, scene_lib.validation(dataset, scene), system_key)
   algorithm = _algorithm(config, task)
-  if algorithm.own and config.client_dp_noise and config.client_sampling == protection.FIXED:
+  if algorithm.own and config.client_dp_noise:
     # Known once it is built, and another claim is another method.
     task = build(
         config, dataset, federation, task.validation, system_key, keeps_state=True
     )
     algorithm = _algorithm(config, task)
+    if config.target_client_epsilon is not None and config.client_sampling == protection.FIXED:
+      raise types.UsageError(
+          f'--target_client_epsilon counts on cohorts of a fixed size, and with --method='
+          f'{config.method}, on its base, clients keep something between rounds, which tells of '
+          'them: use --client_sampling=poisson or cyclic, or --client_dp_noise without a target'
+      )
   claims.check(config.method, algorithm, task)
   if config.average_models:
     # Of what was released, so nothing to be checked.
