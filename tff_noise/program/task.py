@@ -77,9 +77,9 @@ def prepare(
     algorithm = _algorithm(config, task)
     if config.target_client_epsilon is not None and config.client_sampling == protection.FIXED:
       raise types.UsageError(
-          f'--target_client_epsilon counts on cohorts of a fixed size, and with --method='
-          f'{config.method}, on its base, clients keep something between rounds, which tells of '
-          'them: use --client_sampling=poisson or cyclic, or --client_dp_noise without a target'
+          '--target_client_epsilon counts on cohorts of a fixed size, and what clients keep between '
+          f'rounds (--method={config.method}, or its --base) tells of them: use '
+          '--client_sampling=poisson or cyclic, or --client_dp_noise without a target'
       )
   claims.check(config.method, algorithm, task)
   if config.average_models:
