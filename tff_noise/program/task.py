@@ -77,8 +77,8 @@ def prepare(
     algorithm = _algorithm(config, task)
     if config.target_client_epsilon is not None and config.client_sampling == protection.FIXED:
       raise types.UsageError(
-          '--target_client_epsilon counts on cohorts of a fixed size, and what clients keep between '
-          f'rounds (--method={config.method}, or its --base) tells of them: use '
+          '--target_client_epsilon counts on cohorts of a fixed size, and what clients keep '
+          f'between rounds (--method={config.method}, or its --base) tells of them: use '
           '--client_sampling=poisson or cyclic, or --client_dp_noise without a target'
       )
   claims.check(config.method, algorithm, task)
