@@ -8,11 +8,11 @@ What stands between two lines such as
   <!-- end -->
 
 is written anew: `mean`, `difference` (to the grid's baseline), `ranks`, `choices` (the best by what
-a server sees), `map` (by noise and federation), `front` (against what it costs), `orders` (the
-papers', see claims.py), `chosen` or `chosen_rounds` (by validation). With `picture:` in place of
-`table:`, of `ranks`, `map`, `front`, `sweep` (over the flag that settings differ in) or
-`differences`, a PNG is drawn beside the page. No run is made or read; a test holds that tables have
-what the files say.
+a server sees), `map` (by noise and federation), `front` or `front_time` (against bytes, or
+seconds), `orders` (the papers', see claims.py), `chosen` or `chosen_rounds` (by validation). With
+`picture:` in place of `table:`, of `ranks`, `map`, `front`, `front_time`, `sweep` (over the flag
+that settings differ in) or `differences`, a PNG is drawn beside the page. No run is made or read; a
+test holds that tables have what the files say.
 Runs of different code may stand in one file: the page has to say so.
 """
 
@@ -56,7 +56,8 @@ _TABLES = {
     'ranks': _ranks,
     'choices': choices.table,
     'map': decision_map.table,
-    'front': choices.front_table,
+    'front': functools.partial(choices.front_table, cost=choices.TRAFFIC),
+    'front_time': functools.partial(choices.front_table, cost=choices.TIME),
     'orders': claims.table,
     'chosen': by_validation.methods_table,
     'chosen_rounds': by_validation.rounds_table,
@@ -71,17 +72,17 @@ def _draw_ranks(grid, results, metric):
   )
 
 
-def _draw_front(grid, results, metric):
+def _draw_front(grid, results, metric, cost):
   from tff_noise.compare import pictures
-  found = choices.points(grid, results, metric)
+  found = choices.points(grid, results, metric, cost)
   groups = {
       f'The server has {kind}': [
-          (p.method, p.megabytes, p.mean, p.on_front) for p in found if p.kind == kind
+          (p.method, p.cost, p.mean, p.on_front) for p in found if p.kind == kind
       ]
       for kind in choices.KINDS
   }
   return pictures.costs(
-      groups, x=f'{metrics.get(metric).title}, mean over settings', beside='MB a run',
+      groups, x=f'{metrics.get(metric).title}, mean over settings and seeds', beside=cost.unit,
       title='What accuracy costs, and what it shows (filled: none is better in all three)',
   )
 
@@ -114,7 +115,9 @@ def _draw_differences(grid, results, metric):
 
 
 _PICTURES = {
-    'ranks': _draw_ranks, 'map': _draw_map, 'front': _draw_front, 'sweep': _draw_sweep,
+    'ranks': _draw_ranks, 'map': _draw_map, 'sweep': _draw_sweep,
+    'front': functools.partial(_draw_front, cost=choices.TRAFFIC),
+    'front_time': functools.partial(_draw_front, cost=choices.TIME),
     'differences': _draw_differences,
 }
 

@@ -73,18 +73,31 @@ class ChoicesTest(grid_case.GridCase):
   def test_front_by_hand(self):
     self.write()
     results = tables.collect(self.grid)
-    means = {p.method: p for p in choices.points(self.grid, results, _METRIC)}
+    means = {p.method: p for p in choices.points(self.grid, results, _METRIC, choices.TRAFFIC)}
     best = max(means.values(), key=lambda p: p.mean)
     self.assertTrue(best.on_front)
     # As many bytes for less, and nothing that it hides.
     for p in means.values():
-      beaten = p.mean < best.mean and p.megabytes >= best.megabytes
+      beaten = p.mean < best.mean and p.cost >= best.cost
       self.assertEqual(p.on_front, not beaten, p)
     # Who shows less stays, whatever its accuracy.
     grid = self._marked(**{best.method: {'allow_per_client_disclosure': True}})
-    again = choices.points(grid, results, _METRIC)
+    again = choices.points(grid, results, _METRIC, choices.TRAFFIC)
     self.assertTrue(all(p.on_front for p in again))
     self.assertEqual(again[-1].method, best.method)
+
+  def test_front_by_time(self):
+    self.write()
+    results = tables.collect(self.grid)
+    means = {
+        p.method: p.mean for p in choices.points(self.grid, results, _METRIC, choices.TIME)
+    }
+    # All take half a second a round, and show as little: the best alone is beaten by none.
+    table = choices.front_table(self.grid, results, _METRIC, choices.TIME)
+    self.assertEqual(table.header[-1], 'ms a round')
+    self.assertEqual({row[-1] for row in table.rows}, {'500'})
+    best = max(means, key=means.get)
+    self.assertEqual([row[0] for row in table.rows if row[0].startswith('**')], [f'**{best}**'])
 
 
 if __name__ == '__main__':

@@ -5,7 +5,7 @@ losses or models of single clients as well; or data of its own that no client gi
 public images. Which kind a method is of follows from the flags that it needs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -100,6 +100,24 @@ def table(grid: grid_lib.Grid, results: Sequence[tables.Result], metric: str) ->
   )
 
 
+class Cost(NamedTuple):
+  """Something of which less is better.
+
+  Attributes:
+    unit: What is counted, over what.
+    of: Its number, of what a method costs in a setting.
+  """
+
+  unit: str
+  of: Callable[[tables.Costs], float]
+
+
+# Of all clients, up and down, whole run.
+TRAFFIC = Cost('MB a run', lambda costs: (costs.up + costs.down) / 1e6)
+# Of a simulation: all clients of a round share one machine.
+TIME = Cost('ms a round', lambda costs: 1e3 * costs.seconds)
+
+
 class Point(NamedTuple):
   """A method over all settings.
 
@@ -107,19 +125,19 @@ class Point(NamedTuple):
     method: Its name.
     kind: What its server sees.
     mean: Of the metric, over settings.
-    megabytes: Of all clients, up and down, whole run, mean over settings.
+    cost: Mean over settings.
     on_front: Whether no other is at least as good in all three, and better in one.
   """
 
   method: str
   kind: str
   mean: float
-  megabytes: float
+  cost: float
   on_front: bool
 
 
 def points(
-    grid: grid_lib.Grid, results: Sequence[tables.Result], metric: str
+    grid: grid_lib.Grid, results: Sequence[tables.Result], metric: str, cost: Cost
 ) -> list[Point]:
   """Returns the methods that are finished in every setting, by kind, those of best mean first."""
   sign, of = (1 if metrics.get(metric).highest else -1), kinds(grid)
@@ -128,15 +146,15 @@ def points(
     values = [tables.reached_by_seed(results, metric, method, s) for s in grid.settings]
     if not all(values):
       continue
-    costs = [tables.costs(results, method, s) for s in grid.settings]
+    costs = [cost.of(tables.costs(results, method, s)) for s in grid.settings]
     found.append(Point(
         method, of[method],
         float(np.mean([statistics.spread(v.values()).mean for v in values])),
-        float(np.mean([c.up + c.down for c in costs])) / 1e6, False,
+        float(np.mean(costs)), False,
     ))
 
   def loss(p):
-    return np.array([-sign * p.mean, p.megabytes, KINDS.index(p.kind)])
+    return np.array([-sign * p.mean, p.cost, KINDS.index(p.kind)])
 
   def is_beaten(p):
     return any((loss(q) <= loss(p)).all() and (loss(q) < loss(p)).any() for q in found)
@@ -146,15 +164,16 @@ def points(
 
 
 def front_table(
-    grid: grid_lib.Grid, results: Sequence[tables.Result], metric: str
+    grid: grid_lib.Grid, results: Sequence[tables.Result], metric: str, cost: Cost
 ) -> tables.Table:
-  """Every method by accuracy, traffic and what is shown; bold where none is better in all."""
+  """Every method by accuracy, cost and what is shown; bold where none is better in all."""
   rows = tuple(
-      (f'**{p.method}**' if p.on_front else p.method, p.kind, f'{p.mean:.2f}', f'{p.megabytes:.0f}')
-      for p in points(grid, results, metric)
+      (f'**{p.method}**' if p.on_front else p.method, p.kind, f'{p.mean:.2f}', f'{p.cost:.0f}')
+      for p in points(grid, results, metric, cost)
   )
+  mean = f'mean over {len(grid.settings)} settings' if len(grid.settings) > 1 else 'mean'
   return tables.Table(
       f'{metrics.get(metric).title}: against what it costs',
-      ('method', 'the server has', f'mean over {len(grid.settings)} settings', 'MB a run'), rows,
-      ('Bold: no other has as much accuracy for as few bytes and shows as little.',),
+      ('method', 'the server has', mean, cost.unit), rows,
+      ('Bold: no other has as much accuracy for as little and shows as little.',),
   )
