@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import re
+import threading
 from unittest import mock
 
 import numpy as np
@@ -42,6 +43,24 @@ class AcceleratorTest(battery.Battery, absltest.TestCase):
 
     sizes = [1000, 10, 2000, 0, 3000, 7] * 3
     self.assertEqual([int(v) for v in count_all(battery.ints(*sizes))], sizes)
+
+  def test_on_the_way_out_only_what_has_begun_is_waited_for(self):
+    begun, go, done = threading.Event(), threading.Event(), []
+
+    def client(number):
+      begun.set()
+      go.wait(60)
+      done.append(number)
+
+    with self.assertRaises(KeyboardInterrupt):
+      with accelerator._threads(1) as threads:
+        for number in range(20):
+          threads.submit(client, number)
+        begun.wait()
+        # The first goes on when one behind it is cancelled.
+        threads.submit(client, 20).add_done_callback(lambda _: go.set())
+        raise KeyboardInterrupt
+    self.assertEqual(done, [0])
 
   def test_memory_of_a_gpu_is_taken_as_needed_unless_the_user_says_otherwise(self):
     name = 'TF_FORCE_GPU_ALLOW_GROWTH'

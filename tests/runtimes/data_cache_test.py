@@ -12,6 +12,7 @@ from absl.testing import absltest
 
 from tests.runtimes import processes
 from tff_noise.runtimes import client_error
+from tff_noise.runtimes import data_cache
 from tff_noise.runtimes import local
 
 _SIZE = 1000
@@ -61,6 +62,16 @@ def _at_both(server, clients, same):
       tff.federated_map(_sum, server),
       tff.federated_sum(tff.federated_map(_sum, clients)),
       tff.federated_sum(tff.federated_map(_sum, same)),
+  )
+
+
+@tff.federated_computation(
+    tff.FederatedType(_OF_NOBODY.member, tff.SERVER), _OF_NOBODY
+)
+def _nobodys_at_both(server, clients):
+  return (
+      tff.federated_map(_sum_of_nobodys, server),
+      tff.federated_sum(tff.federated_map(_sum_of_nobodys, clients)),
   )
 
 
@@ -139,6 +150,21 @@ class DataCacheTest(absltest.TestCase):
     one = _dataset(1)
     for _ in range(2):
       self.assertEqual(_at_both(one, [one], one), (_SIZE, _SIZE, _SIZE))
+    # Those without an id may be the server's and stand in a client's place.
+    nobodys = _nobodys(2)
+    for _ in range(2):
+      self.assertEqual(_nobodys_at_both(nobodys, [nobodys]), (2 * _SIZE, 2 * _SIZE))
+
+  def test_a_worker_forgets_all_but_the_last_numbers_of_clients(self):
+    close = data_cache.CachingExecutor.close
+    closed = []
+    with mock.patch.object(
+        data_cache.CachingExecutor, 'close', lambda self: closed.append(self) or close(self)
+    ):
+      for count in (*range(1, 13), 1):
+        self.assertEqual(_total([_dataset(1)] * count), count * _SIZE)
+    # Ten are kept: of 13 the first two are closed, and that of 3 when there is one for 1 again.
+    self.assertLen(set(closed), 3)
 
   def test_of_many_computations_the_first_is_sent_again(self):
     made = [_constant(i) for i in range(130)]

@@ -1,5 +1,6 @@
 """Values become the messages that TFF makes of them."""
 
+import asyncio
 import collections
 
 import ml_dtypes
@@ -103,6 +104,58 @@ class WriteTest(parameterized.TestCase):
     at_clients = tff.FederatedType(_MATRIX, tff.CLIENTS)
     values = (_matrix(0), _matrix(1))
     self.assertEqual(_written(values, at_clients), _written(list(values), at_clients))
+
+
+class _Worker:
+  """Notes what it is asked to forget, until it is gone."""
+
+  def __init__(self):
+    self.forgotten, self.made, self.gone = [], 0, False
+
+  def get_executor(self, request):
+    del request  # Unused.
+    return executor_pb2.GetExecutorResponse(executor=executor_pb2.ExecutorId(id='e'))
+
+  def create_value(self, request):
+    del request  # Unused.
+    self.made += 1
+    return executor_pb2.CreateValueResponse(value_ref=executor_pb2.ValueRef(id=str(self.made)))
+
+  def dispose(self, request):
+    if self.gone:
+      raise ValueError('Cannot invoke RPC on closed channel!')
+    self.forgotten += [ref.id for ref in request.value_ref]
+
+  def dispose_executor(self, request):
+    self.forgotten.append(request.executor.id)
+
+
+class WritingExecutorTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self._worker = _Worker()
+    self._executor = messages.WritingExecutor(self._worker)
+    self._executor.set_cardinalities({tff.CLIENTS: 2})
+
+  def _value(self):
+    return asyncio.run(self._executor.create_value(_weights(0), _WEIGHTS))
+
+  def test_what_nobody_holds_is_forgotten_before_the_executor(self):
+    held = self._value()
+    self._value()
+    self._value()
+    self._executor.close()
+    self.assertEqual(self._worker.forgotten, ['2', '3', 'e'])
+    del held  # Of an executor that is closed.
+    self.assertEqual(self._worker.forgotten, ['2', '3', 'e'])
+
+  def test_a_worker_that_is_gone_has_nothing_to_forget(self):
+    self._worker.gone = True
+    for _ in range(25):  # More than are forgotten at a time.
+      self._value()
+    self._executor.close()
+    self.assertEqual(self._worker.forgotten, ['e'])
 
 
 if __name__ == '__main__':

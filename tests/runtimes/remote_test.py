@@ -14,10 +14,12 @@ import threading
 import time
 from unittest import mock
 
+import grpc
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from absl.testing import absltest
+from tensorflow_federated.python.core.impl.executors import executors_errors
 
 from tests.runtimes import battery
 from tests.runtimes import gate as gate_lib
@@ -157,6 +159,61 @@ class FaultTest(RemoteTestCase):
     gate.open()
     with self.assertRaisesRegex(worker_process.WorkerError, 'none came back within 1 s'):
       gate.total()(battery.ints(1, 2))
+
+
+class _Executor:
+  """Of a worker that is alive or not; computes values as they are."""
+
+  def __init__(self, worker):
+    self._worker = worker
+
+  def set_cardinalities(self, cardinalities):
+    del cardinalities  # Unused.
+    if self._worker.dead:
+      raise executors_errors.RetryableGRPCError(_Gone())
+
+  async def create_value(self, value, type_signature):
+    del type_signature  # Unused.
+    return mock.Mock(compute=mock.AsyncMock(return_value=value))
+
+
+class _Gone(grpc.RpcError):
+
+  def code(self):
+    return grpc.StatusCode.UNAVAILABLE
+
+
+class ShareTest(absltest.TestCase):
+
+  def test_workers_that_were_gone_already_are_no_attempts(self):
+    stubs = [mock.Mock(dead=i < 4) for i in range(5)]
+    peers = [mock.Mock(stub=stub) for stub in stubs]
+    for peer in peers:
+      peer.lose = lambda stub, problem, peer=peer: setattr(peer, 'stub', None)
+    pool = mock.Mock(
+        present=lambda: [remote.Present(p, p.stub) for p in peers if p.stub is not None]
+    )
+    share = remote._Share(pool, 0, slice(0, 1))
+    share.steps.append(remote._Step(None, 7, tff.TensorType(np.int32)))
+    with mock.patch.object(remote.messages, 'WritingExecutor', _Executor):
+      self.assertEqual(share.fetch(remote._Handle(0)), 7)
+    self.assertEqual([p.stub is None for p in peers], [True] * 4 + [False])
+
+
+class PoolTest(RemoteTestCase):
+
+  def test_who_waits_for_a_worker_hears_that_the_pool_is_closed(self):
+    [port] = workers_lib.free_ports(1)
+    pool = remote.Pool(
+        [f'127.0.0.1:{port}'] * 3, silence=_SILENCE_SECONDS, patience=10 * _WAIT_SECONDS
+    )
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+      waits = threads.submit(pool.present)
+      while 'all workers are gone' not in self.said.getvalue():
+        time.sleep(0.01)
+      pool.close()
+      with self.assertRaisesRegex(worker_process.WorkerError, 'closed'):
+        waits.result(_WAIT_SECONDS)
 
 
 class NetworkTest(RemoteTestCase):

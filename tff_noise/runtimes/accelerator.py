@@ -35,7 +35,7 @@ def runtime(
   tf.get_logger().setLevel('CRITICAL')
   take_memory_as_needed()
   server = federating.ServerSide(_Placements().say)
-  with full_precision(), concurrent.futures.ThreadPoolExecutor(max_concurrent_clients) as threads:
+  with full_precision(), _threads(max_concurrent_clients) as threads:
 
     def create_executor(cardinalities):
       num_clients = cardinalities.get(tff.CLIENTS, 0)
@@ -48,6 +48,16 @@ def runtime(
     )
     with tff.framework.get_context_stack().install(context):
       yield
+
+
+@contextlib.contextmanager
+def _threads(count):
+  """A pool of threads; on the way out what has begun is waited for, and no more."""
+  threads = concurrent.futures.ThreadPoolExecutor(count)
+  try:
+    yield threads
+  finally:
+    threads.shutdown(cancel_futures=True)
 
 
 @contextlib.contextmanager

@@ -4,9 +4,6 @@ The data of a client bear its id, as `client_data.client_dataset` makes them. Ot
 server's, though they may stand in clients' places for an evaluation.
 """
 
-import contextlib
-
-import grpc
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -50,7 +47,7 @@ class CachingExecutor(messages.WritingExecutor):
     at_server = type_spec.placement is tff.SERVER
     of_clients = not at_server and _has_id(type_spec.member)
     held = self._cache.clients if of_clients else self._cache.server
-    objects = (self, value) if at_server else (self, *value)
+    objects = (self, type_spec.placement, *([value] if at_server else value))
     found = held.find(*objects)
     if found is None:
       held.make_room()
@@ -69,11 +66,6 @@ class CachingExecutor(messages.WritingExecutor):
       sent = await super().create_value(computation, type_spec)
       self._computations.add(sent, computation)
     return sent
-
-  def _dispose(self, *value):
-    # Called as values are collected, when an error would go nowhere but to stderr.
-    with contextlib.suppress(grpc.RpcError, tff.framework.RetryableError, ValueError):
-      super()._dispose(*value)
 
 
 def _has_id(sequence_type):

@@ -6,15 +6,18 @@ reached through a socket file alone (see `sandbox`), is stopped on every way out
 kernel if this process disappears, and is replaced when it dies.
 """
 
+import collections
 import contextlib
 import os
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow_federated.python.core.impl.executors import executor_factory
 
 from tff_noise import loading
 from tff_noise.runtimes import client_error
@@ -25,6 +28,8 @@ from tff_noise.runtimes import worker_process
 # A computation is tried twice; a run may lose this many workers.
 _MAX_RESTARTS = 10
 _SIGN_OF_LIFE_SECONDS = 2.0
+# For numbers of clients, as many as TFF keeps.
+_EXECUTORS = 10
 # Until one whose connection broke is seen to have ended.
 _END_SECONDS = 5
 
@@ -67,6 +72,32 @@ def runtime(
       context.close()
 
 
+class _Executors(executor_factory.ExecutorFactory):
+  """One for each number of clients, the last few.
+
+  TFF's `ResourceManagingExecutorFactory` drops the others without closing them: where cohorts are
+  of ever other sizes, as those of Poisson sampling, a worker keeps their values for good.
+  """
+
+  def __init__(self, create: Callable[[executor_factory.CardinalitiesType], Any]):
+    self._create = create
+    self._held = collections.OrderedDict()
+
+  def create_executor(self, cardinalities):
+    key = frozenset(cardinalities.items())
+    if key not in self._held:
+      self._held[key] = self._create(cardinalities)
+    self._held.move_to_end(key)
+    if len(self._held) > _EXECUTORS:
+      self._held.popitem(last=False)[1].close()
+    return self._held[key]
+
+  def clean_up_executor(self, cardinalities):
+    executor = self._held.pop(frozenset(cardinalities.items()), None)
+    if executor is not None:
+      executor.close()
+
+
 class _LocalContext(tff.framework.SyncContext):
   """Computes on a worker that is replaced when it dies."""
 
@@ -102,9 +133,7 @@ class _LocalContext(tff.framework.SyncContext):
       executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
       return executor
 
-    self._once = connection.OnceContext(
-        tff.framework.ResourceManagingExecutorFactory(create_executor)
-    )
+    self._once = connection.OnceContext(_Executors(create_executor))
 
   def close(self) -> None:
     """Stops the worker, for good."""

@@ -54,10 +54,14 @@ class Peer:
     return self._problem
 
   def close(self) -> None:
-    """Stops watching, and closes the connection."""
-    self._closed.set()
-    self._watcher.join()
+    """Closes the connection, which ends its calls; `join` waits until nothing watches it."""
+    with self._lock:
+      self._closed.set()
     _close(self._forget(self._stub, 'closed'))
+
+  def join(self) -> None:
+    """After `close`: waits for the thread that watches, which may still wait for an answer."""
+    self._watcher.join()
 
   def lose(self, stub: connection.Stub, problem: str) -> None:
     """Says that a call through `stub` found the worker gone."""
@@ -107,10 +111,13 @@ class Peer:
       self._problem = problem
       return False
     with self._lock:
-      self._channels = channels
-      self._stub = connection.Stub(channels[1])
-      self._problem = ''
-    return True
+      if not self._closed.is_set():
+        self._channels = channels
+        self._stub = connection.Stub(channels[1])
+        self._problem = ''
+        return True
+    _close(channels)
+    return False
 
 
 def _close(channels):

@@ -86,6 +86,7 @@ class Pool:
 
   def __init__(self, addresses: Sequence[str], *, silence: float, patience: float):
     self._patience = patience
+    self._closed = False
     self._changed = threading.Condition()
     self._peers = [
         peer_lib.Peer(
@@ -110,19 +111,25 @@ class Pool:
       print(f'runtime: going on without worker {problem}', file=sys.stderr)
 
   def close(self) -> None:
-    """Closes all connections."""
+    """Closes all connections; who waits for a worker waits no more."""
+    self._closed = True
+    self._notify()
     for peer in self._peers:
       peer.close()
+    for peer in self._peers:
+      peer.join()
 
   def present(self) -> list[Present]:
     """Returns the workers that are there, in order, at least one; waits while there is none.
 
     Raises:
-      worker_process.WorkerError: If none comes back in time.
+      worker_process.WorkerError: If none comes back in time, or the pool is closed.
     """
     deadline = time.monotonic() + self._patience
     said = False
     while not (present := [p for p in map(_present, self._peers) if p.stub is not None]):
+      if self._closed:
+        raise worker_process.WorkerError('the connections to all workers are closed')
       left = deadline - time.monotonic()
       if left <= 0:
         raise worker_process.WorkerError(
@@ -226,7 +233,8 @@ class _Spread(federating.ClientSide):
     for share in self._shares or ():
       share.close()
     if self._threads is not None:
-      self._threads.shutdown()
+      # Of what is still computed nobody waits for the result; it ends with its connection.
+      self._threads.shutdown(wait=False, cancel_futures=True)
 
   def place(self, value, type_signature):
     shares = self._use_shares()
@@ -295,10 +303,12 @@ class _Share:
 
   def fetch(self, handle: _Handle) -> Any:
     """Returns the value of a step; of another worker, if this one is lost."""
-    for _ in range(_MAX_ATTEMPTS):
+    attempts = 0
+    while attempts < _MAX_ATTEMPTS:
       try:
         if self._executor is None:
           self._choose()
+        attempts += 1
         return asyncio.run(self._compute(handle))
       except (tff.framework.RetryableError, grpc.RpcError, ValueError) as error:
         if not self._is_lost(error):
@@ -319,9 +329,9 @@ class _Share:
   def _choose(self):
     present = self._pool.present()
     self._worker = present[self._index % len(present)]
-    # Values are forgotten with their executor, not one by one.
-    self._executor = messages.WritingExecutor(self._worker.stub, dispose_batch_size=2**31)
-    self._executor.set_cardinalities({tff.CLIENTS: self.clients.stop - self.clients.start})
+    executor = messages.WritingExecutor(self._worker.stub)
+    executor.set_cardinalities({tff.CLIENTS: self.clients.stop - self.clients.start})
+    self._executor = executor
 
   def _is_lost(self, error):
     """Whether the worker is gone, and not the computation wrong."""
