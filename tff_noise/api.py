@@ -118,9 +118,11 @@ def _run(arguments, verbose):
   installed = importlib.util.find_spec('tff_noise.bin') is not None
   command = [sys.executable, '-m', 'tff_noise.bin.train' if installed else 'bin.train', *arguments]
   path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
+  # By it programs find where `bazel run` was called; paths of a call are those of this process.
+  env = {k: v for k, v in os.environ.items() if k != 'BUILD_WORKING_DIRECTORY'}
   process = child.start(
       command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-      text=True, env={**os.environ, 'PYTHONPATH': path},
+      text=True, env={**env, 'PYTHONPATH': path},
   )
   said = ''
   try:

@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf  # Keras that a test imports first loads no models.
@@ -36,7 +37,11 @@ class ApiTest(absltest.TestCase):
           metrics_hook='docs.examples.metrics_hook:json_lines',
       )
 
-    run, said = asyncio.run(notebook())
+    # As in a program that `bazel run` has started.
+    with mock.patch.dict(os.environ, BUILD_WORKING_DIRECTORY=self.create_tempdir().full_path):
+      self.root, root = os.path.relpath(self.root), self.root
+      run, said = asyncio.run(notebook())
+      self.root = root
     self.assertIn('round 2/2', said)
     self.assertEqual(run.summary['rounds'], 2)
     self.assertLen(run.metrics['test_accuracy'], 2)

@@ -154,8 +154,38 @@ class EvaluateTest(absltest.TestCase):
         with self.assertRaisesRegex(types.UsageError, message):
           evaluation.evaluate(run, 'final', examples.Source('test', dataset='digits'))
 
+  def test_other_pixels_are_on_the_scale_of_the_run(self):
+    other = sources.load(sources.DataSpec('digits'))
+    files = self.create_tempdir().full_path
+    paths = []
+    for i in range(3):
+      paths.append(os.path.join(files, f'{i}.png'))
+      pixels = np.round(other.test_x[i, :, :, 0] * (255 / 16)).astype(np.uint8)
+      Image.fromarray(pixels).save(paths[-1])
+    source = examples.Source('test', dataset='image_folder', data_dir=files)
+    of_files = other._replace(
+        test_x=np.array(paths, 'S'), test_y=other.test_y[:3], largest_pixel=255
+    )
+    with mock.patch.object(sources, 'load', lambda spec: of_files):
+      found = evaluation.evaluate(_run(), 'final', source)
+    own = evaluation.evaluate(_run(), 'final', examples.Source('test'))
+    np.testing.assert_allclose(found.probabilities, own.probabilities[:3], atol=1e-5)
+    brighter = other._replace(name='npz', largest_pixel=255)
+    with mock.patch.object(sources, 'load', lambda spec: brighter):
+      with self.assertRaisesRegex(types.UsageError, '=digits, whose pixels are 0 to 16.*0 to 255'):
+        evaluation.evaluate(_run(), 'final', examples.Source('test', dataset='npz', data_dir='d'))
+
+  def test_images_for_a_model_of_features_are_refused(self):
+    model = mock.Mock(
+        inputs=[tf.TensorSpec([None, 20])], outputs=[tf.TensorSpec([None, 10])]
+    )
+    digits = sources.load(sources.DataSpec('digits'))
+    with self.assertRaisesRegex(types.UsageError, r'takes features of \(20,\), these are images'):
+      evaluation._predict([model], np.array([b'a.png']), digits, _run())
+
   def test_mistakes_are_one_line(self):
     for arguments in (
+        [f'--run_dir={_run().path}', '--dataset=cifar'],
         [], ['--run_dir=/nowhere'], [f'--run_dir={_run().path}', '--on=test', '--images=d'],
         [f'--run_dir={_run().path}', '--data_dir=d'], [f'--run_dir={_run().path}', '--images=/x'],
     ):

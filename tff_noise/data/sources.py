@@ -40,6 +40,11 @@ class DataSpec(NamedTuple):
   image_size: int = 0
 
 
+def largest_pixel(name: str) -> int:
+  """Returns `Dataset.largest_pixel` of a data set that is not read."""
+  return 16 if name == 'digits' else 255
+
+
 def _digits(spec: DataSpec) -> types.Dataset:
   """scikit-learn's digits: 1,797 real 8x8 scans with 17 grey levels, 1,400 of them for training."""
   from sklearn import datasets  # Takes half a second: only where it is asked for.
@@ -63,7 +68,7 @@ def _digits(spec: DataSpec) -> types.Dataset:
       pixel_offset=0.0,
       class_names=tuple(map(str, range(10))),
       similar_class=_SIMILAR_DIGIT,
-      largest_pixel=16,
+      largest_pixel=largest_pixel('digits'),
   )
 
 

@@ -154,6 +154,10 @@ def _predict(models, x, dataset, run):
         f'{run.path} tells {classes} classes apart, the data have {dataset.num_classes}: give data '
         'of the same classes'
     )
+  if x.dtype.kind == 'S' and len(shape) != 3:
+    raise types.UsageError(
+        f'{run.path} takes features of {tuple(shape)}, these are images: give data of the same kind'
+    )
   if x.dtype.kind != 'S' and not shape.is_compatible_with(x.shape[1:]):
     raise types.UsageError(
         f'{run.path} takes images of {tuple(shape)}, these are {x.shape[1:]}: give data of the '

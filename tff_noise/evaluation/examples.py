@@ -58,8 +58,12 @@ def load(run: runs.Run, source: Source) -> tuple[types.Dataset, types.Examples]:
     dataset = data_lib.load_dataset(config)
     inputs.check_data(run_directory.RunDirectory(run.path), dataset)
   else:
+    if source.dataset not in sources.DATASETS:
+      raise types.UsageError(
+          f'--dataset must be one of {", ".join(sources.DATASETS)}; got {source.dataset!r}'
+      )
     spec = sources.DataSpec(source.dataset, source.data_dir, '', config.image_size)
-    dataset = _in_order_of(run, sources.load(spec))
+    dataset = _in_order_of(run, _on_scale_of(config.dataset, sources.load(spec)))
   if source.images:
     return dataset, image_folder.read_any(source.images, dataset.class_names)
   if source.on == 'test':
@@ -70,6 +74,18 @@ def load(run: runs.Run, source: Source) -> tuple[types.Dataset, types.Examples]:
     where = 'with its clients alone' if scene.withheld_size else 'nowhere'
     raise types.UsageError(f'{run.path} has its validation set {where}: --on=test')
   return dataset, found
+
+
+def _on_scale_of(name, dataset):
+  """The data set with pixels on the scale of that of the run; files of images are brought to it."""
+  largest = sources.largest_pixel(name)
+  if dataset.test_x.dtype.kind == 'u' and dataset.largest_pixel != largest:
+    raise types.UsageError(
+        f'the run is of --dataset={name}, whose pixels are 0 to {largest}, and those of '
+        f'--dataset={dataset.name} are 0 to {dataset.largest_pixel}: give files of images, which '
+        'are brought to the scale of the run'
+    )
+  return dataset._replace(largest_pixel=largest)
 
 
 def _in_order_of(run, dataset):
