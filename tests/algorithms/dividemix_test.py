@@ -453,6 +453,17 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     config.check_clients(1)
     self.assertEqual((config.clients, config.clients_per_round), (1, 1))
 
+  def test_a_stage_of_more_epochs_has_the_optimizers_bounds_of_these(self):
+    # Of clients of equal size FedNova is FedAvg; were a_k cut it would go less far.
+    federation = toy.two_corners([6, 6, 6])
+    with _all_clean():
+      found, expected = (
+          _run(federation, _task(federation, base), **{**_NOTHING, 'divide_epochs': 6})[0]
+          .weights.trainable
+          for base in ('fednova', '')
+      )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
   @parameterized.parameters('', 'scaffold')
   def test_where_all_is_clean_these_are_two_runs(self, base):
     # As Co-teaching that forgets nothing, which coteaching_test compares with runs of FedAvg.

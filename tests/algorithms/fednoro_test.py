@@ -171,9 +171,10 @@ class DistillationTest(parameterized.TestCase):
 
 def _contributions(updates, weights, noisy):
   """Updates of a tensor of two numbers and one of one."""
+  updates = tf.constant(updates, tf.float32)
   return optimizer.Contributions(
-      tf.constant(updates, tf.float32), tf.constant(weights, tf.float32),
-      {'noisy': tf.constant(noisy)}, lambda flat: [flat[:2], flat[2:]],
+      updates, tf.constant(weights, tf.float32), {'noisy': tf.constant(noisy)},
+      lambda i: [updates[i, :2], updates[i, 2:]],
   )
 
 

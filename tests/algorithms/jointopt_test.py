@@ -17,6 +17,7 @@ from tff_noise.algorithms import jointopt
 from tff_noise.clients import seeds
 from tff_noise.federated import task as task_lib
 from tff_noise.models import losses
+from tff_noise.optimizers import catalog as optimizers
 from tff_noise.program import training
 
 _LOGITS = np.array([[2, 1, 0], [0, 3, 0]], np.float32)
@@ -249,6 +250,27 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     start = plain.init()._replace(round_num=2)  # It is part of the seeds.
     alone = training.run_round(plain, start, fresh).weights.trainable[0]
     np.testing.assert_allclose(again, alone, atol=1e-6)
+
+  def test_a_stage_of_more_epochs_has_the_optimizers_bounds_of_these(self):
+    # Of clients of equal size FedNova is FedAvg; were a_k cut it would go less far.
+    federation = toy.two_corners([6, 6, 6])
+    found, expected = (
+        method_runs.trained(
+            'jointopt', federation, _task(federation, base, warm_up=1, joint=2), joint_epochs=6
+        )[0]
+        for base in ('fednova', '')
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+  def test_who_trains_from_scratch_was_never_asked_for_its_loss(self):
+    federation = toy.two_corners([5, 7, 3])
+    task = _task(federation, warm_up=2, retrain=1)
+    entry = optimizers.OPTIMIZERS['poc']
+    params = entry.params(candidates=3, loss='stale')
+    task = task._replace(optimizer=entry.build(task, params))
+    *_, before, last = runs.states(method_runs.build('jointopt', task), task, federation)
+    self.assertTrue(np.isfinite(before.records['last_loss']).all())
+    self.assertEqual(np.isinf(last.records['last_loss']).sum(), 1)
 
   def test_own_state_of_an_update_that_is_not_finite_is_not_kept(self):
     federation = method_runs.one_client()

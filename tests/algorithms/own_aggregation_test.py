@@ -88,6 +88,15 @@ class OwnAggregationTest(federated_test_case.FederatedTestCase):
     for mine, other in zip(*map(tf.nest.flatten, states), strict=True):
       np.testing.assert_array_equal(mine, other)
 
+  def test_a_round_in_which_nobody_is_finite_changes_nothing(self):
+    clients = [c._replace(x=np.full_like(c.x, np.nan)) for c in _FEDERATION.clients]
+    federation = _FEDERATION._replace(clients=tuple(clients))
+    task = method_runs.task(federation, aggregation=_of(tff.learning.robust_aggregator()))
+    first, *_, last = runs.states(method_runs.build('fedavg', task), task, federation)
+    tf.nest.map_structure(
+        np.testing.assert_array_equal, last.state.weights, first.state.weights
+    )
+
   @parameterized.parameters(
       (tff.learning.compression_aggregator,
        'sends values by federated_aggregate, of which nobody can say'),

@@ -307,6 +307,11 @@ class ParamsTest(parameterized.TestCase):
     stages = {'estimate': 1, 'correct': 2, 'revise': 0}
     self.assertLen(method_runs.build('trevision', task._replace(stages=stages)).computations, 3)
 
+  def test_optimizer_whose_server_goes_on_by_itself_is_refused(self):
+    task = method_runs.task(toy.two_corners([5, 7]), 'feddyn')
+    with self.assertRaisesRegex(types.UsageError, '^--base=feddyn: .*too short.*=revise:0$'):
+      method_runs.build('trevision', task)
+
   @parameterized.parameters(
       ('trevision', {'estimate': 5}, 'for the stage revise, the others take 6'),
       ('trevision', {'estimate': 0, 'correct': 0, 'revise': 0}, 'leaves no round'),

@@ -229,7 +229,7 @@ class DecideTest(parameterized.TestCase):
     seen = []
 
     def weigh(contributions):
-      seen.append([t.shape.as_list() for t in contributions.tensors(contributions.updates[0])])
+      seen.append([t.shape.as_list() for t in contributions.tensors(0)])
       return contributions.weights * contributions.reports['grade']
 
     rows = self._rows(4, weight=[1, 0, 2, 3], grade=[5, 9, 1, 0])
@@ -240,6 +240,31 @@ class DecideTest(parameterized.TestCase):
     )
     self.assertEqual(seen, [[[2, 2]]])
     self.assertEqual(float(found.inputs.sums['examples']), 6)
+
+  def test_clients_differ_as_their_models_do_whatever_they_send(self):
+    seen = {}
+
+    def noting(name):
+      def weigh(contributions):
+        seen[name] = [contributions.tensors(i)[0].numpy() for i in range(2)]
+        return contributions.weights
+
+      return weigh
+
+    rows = self._rows(2)
+    self._decide(rows, optimizer=_fed_avg(weigh=noting('update')))
+    halved = _fed_avg(
+        weigh=noting('model'),
+        client_model=lambda inputs: tf.nest.map_structure(
+            lambda w, u: w - u * inputs.sums['examples'], inputs.weights, inputs.update
+        ),
+    )
+    self._decide(rows, optimizer=halved)
+    for name, scale in (('update', np.ones(2)), ('model', -rows['weight'])):
+      for i in range(2):
+        difference = seen[name][i] - seen[name][0]
+        expected = rows['update'][i] * scale[i] - rows['update'][0] * scale[0]
+        np.testing.assert_allclose(difference.reshape(-1), expected, rtol=1e-5, atol=1e-6)
 
   def test_diverged_clients_are_never_kept(self):
     rows = self._rows(4, client=[0, 1, 2, 3], weight=[1, 0, 1, 0], grade=[1, 9, 2, 8])

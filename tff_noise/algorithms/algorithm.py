@@ -418,6 +418,14 @@ def computations_of(
   return tuple(found.values())
 
 
+def with_new_sampler(state: State, train: computation_lib.Computation) -> State:
+  """Returns the state in which the optimizer, if it chooses clients, remembers none of them."""
+  sampler = train.optimizer.sampler
+  if sampler is None:
+    return state
+  return state.record(**{name: np.array(value) for name, value in sampler.records.items()})
+
+
 def of_rounds(task: task_lib.Task, train: computation_lib.Computation) -> Algorithm:
   """Returns the algorithm that samples and trains in every round, and nothing else."""
 

@@ -317,11 +317,13 @@ def build(task: task_lib.Task, p: parameters.DivideMixParams) -> algorithm.Algor
         f'dividemix replaces some; without that it runs by --stages=warm_up:{task.rounds},divide:0'
     )
   task = task.with_model(keras_model.several(task.model, 2, p.evaluate))
-  training = task.training._replace(epochs=p.divide_epochs or task.training.epochs)
+  longer = task.with_training(
+      task.training._replace(epochs=p.divide_epochs or task.training.epochs)
+  )
   warm_up = computation.train('a round of warm_up', task, warm_up_client(p, task.training))
   divide = computation.train(
-      'a round of divide', task, client(p, training, stages['warm_up'], task.num_classes),
-      training=training,
+      'a round of divide', longer,
+      client(p, longer.training, stages['warm_up'], task.num_classes),
   )
 
   def round_(state, clients):

@@ -92,21 +92,23 @@ def distances(
   """Returns float32 `[k]`, d_c: 0 of clean clients, and of all if nobody is clean.
 
   Args:
-    contributions: What the clients sent: updates differ as models do.
+    contributions: What the clients sent, and in what their models differ.
     noisy: bool `[k]`.
     kind: 'tensors', the sum of the norms of each tensor's difference, statistics of batch norm
       included, or 'flat', one norm of all.
   """
-  updates, used = contributions.updates, contributions.weights > 0
+  used = contributions.weights > 0
 
   def between(pair):
-    difference = updates[pair[0]] - updates[pair[1]]
-    parts = contributions.tensors(difference) if kind == 'tensors' else [difference]
+    ours, theirs = contributions.tensors(pair[0]), contributions.tensors(pair[1])
+    parts = [a - b for a, b in zip(ours, theirs, strict=True)]
+    if kind == 'flat':
+      parts = [tf.concat([tf.reshape(part, [-1]) for part in parts], axis=0)]
     return tf.add_n([tf.norm(part) for part in parts])
 
   pairs = tf.where((used & noisy)[:, tf.newaxis] & (used & ~noisy)[tf.newaxis, :])
   each = tf.map_fn(between, pairs, fn_output_signature=tf.float32)
-  nearest = tf.math.unsorted_segment_min(each, pairs[:, 0], tf.shape(updates)[0])
+  nearest = tf.math.unsorted_segment_min(each, pairs[:, 0], tf.shape(used)[0])
   return tf.where(tf.reduce_any(used & ~noisy) & used & noisy, nearest, 0.0)
 
 

@@ -167,11 +167,11 @@ def build(task: task_lib.Task, p: parameters.JointOptParams) -> algorithm.Algori
     )
   stages = stage_lengths(task)
   epochs = p.joint_epochs or task.training.epochs
-  longer = task.training._replace(epochs=epochs)
+  longer = task.with_training(task.training._replace(epochs=epochs))
   by_stage = {
       stage: computation.train(
-          f'a round of {stage}', task, client(p, task.training, task.num_classes, stage),
-          training=longer if stage == JOINT else None,
+          f'a round of {stage}', longer if stage == JOINT else task,
+          client(p, task.training, task.num_classes, stage),
       )
       for stage in stages
   }
@@ -189,10 +189,11 @@ def build(task: task_lib.Task, p: parameters.JointOptParams) -> algorithm.Algori
     of_optimizer = retrain.declared.own.keys() - {HISTORY, COUNT}
     if of_optimizer:
       clients.forget(clients.everybody, *sorted(of_optimizer))
-    return state._replace(
+    state = state._replace(
         models={**state.models, algorithm.MODEL: first.global_model_weights},
         optimizers={**state.optimizers, retrain.optimizer.name: first.finalizer},
     )
+    return algorithm.with_new_sampler(state, retrain)
 
   return algorithm.Algorithm(
       round_, algorithm.computations_of(*by_stage.values()), stages,

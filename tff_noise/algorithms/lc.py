@@ -238,6 +238,7 @@ def build(task: task_lib.Task, p: parameters.LCParams) -> algorithm.Algorithm:
       clients.forget(clients.everybody, *train.optimizer.client.own)
       first = algorithm_.init()
       state = state._replace(models=first.models, optimizers=first.optimizers)
+      state = algorithm.with_new_sampler(state, train)
     return state
 
   def use(state, found):

@@ -161,18 +161,21 @@ def _revise(task, p):
       optimizer='adam', learning_rate=p.revise_learning_rate, momentum=0.0,
       schedule=types.Schedule(),
   )
-  task = task._replace(training=training)
-  if task.optimizer is not None and task.optimizer.rebuild is not None:
-    try:
-      rebuilt = task.optimizer.rebuild(task)
-    except types.UsageError as error:
-      raise types.UsageError(
-          f'--base={task.optimizer.name}: the last stage of trevision trains by Adam, and '
-          f'{task.optimizer.name} reckons with the steps of SGD: use another one, or leave the '
-          'stage out by --stages=revise:0'
-      ) from error
-    # Who takes part is chosen as in the other stages, by the same computation.
-    task = task._replace(optimizer=rebuilt._replace(sampler=task.optimizer.sampler))
+  base = task.optimizer.name if task.optimizer is not None else ''
+  leave = 'use another one, or leave the stage out by --stages=revise:0'
+  if base == 'feddyn':
+    # Its server goes on by h, however short clients' steps are: in 140 rounds to no model at all.
+    raise types.UsageError(
+        '--base=feddyn: the last stage of trevision takes steps that are too short for clients to '
+        f'answer to what feddyn\'s server remembers: {leave}'
+    )
+  try:
+    task = task.with_training(training)
+  except types.UsageError as error:
+    raise types.UsageError(
+        f'--base={base}: the last stage of trevision trains by Adam, and {base} reckons with the '
+        f'steps of SGD: {leave}'
+    ) from error
   return computation.train(
       'a round of revise', task, revising(p, training, task.num_classes)
   )

@@ -171,7 +171,6 @@ def train(
     task: task_lib.Task,
     program: program_lib.ClientProgram,
     *,
-    training: types.LocalTraining | None = None,
     optimizer: optimizer_lib.FederatedOptimizer | None = None,
     selector: stacked.Selector | None = None,
     server_data: Any = None,
@@ -182,7 +181,6 @@ def train(
     name: Unique in its algorithm.
     task: What is trained, how, and by which aggregation.
     program: What clients do; with a loss.
-    training: In place of the task's.
     optimizer: In place of the task's, which is FedAvg if the task has none.
     selector: Whose updates the server uses; all, if not given.
     server_data: What the selector compares models on, as TFF takes it.
@@ -212,7 +210,7 @@ def train(
   ).type_signature.result
   is_stacked = selector is not None or optimizer.sees_updates
   client = local_sgd.build(
-      model, programs, seed=task.seed, training=training or task.training,
+      model, programs, seed=task.seed, training=task.training,
       optimizer_type=optimizer_type, identified=is_stacked,
   )
   parts = server_step.Parts(

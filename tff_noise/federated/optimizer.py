@@ -54,7 +54,8 @@ class ServerOptimizer(NamedTuple):
   counts_examples: bool = False
 
 
-def _moved_by_update(inputs: ServerInputs) -> tff.learning.models.ModelWeights:
+def moved_by_update(inputs: ServerInputs) -> tff.learning.models.ModelWeights:
+  """Returns a client's local model where it sends how far it went, `w_t - w_k`."""
   return tf.nest.map_structure(tf.subtract, inputs.weights, inputs.update)
 
 
@@ -95,7 +96,8 @@ class Contributions(NamedTuple):
     updates: float32 `[k, P]`.
     weights: float32 `[k]`, n_c; 0 of those that are not used.
     reports: `[k]` by name, what the clients reported, see `ClientProgram.reports`.
-    tensors: From one client's update, float32 `[P]`, to the tensors that it is made of.
+    tensors: From a client's place to the tensors in which its local model differs from those of the
+      others: its update, or its model, where what it sends is not how far it went.
   """
 
   updates: tf.Tensor
@@ -130,7 +132,7 @@ class FederatedOptimizer(NamedTuple):
   client: program.ClientProgram = program.ClientProgram()
   combine: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
   weigh: Callable[[Contributions], tf.Tensor] | None = None
-  client_model: Callable[[ServerInputs], tff.learning.models.ModelWeights] | None = _moved_by_update
+  client_model: Callable[[ServerInputs], tff.learning.models.ModelWeights] | None = moved_by_update
   restriction: Restriction | None = None
   sampler: Sampler | None = None
   evaluated: Callable[[_Weights, Sequence[Mapping[str, Any]]], _Weights] | None = None

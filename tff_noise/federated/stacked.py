@@ -136,6 +136,11 @@ def decide(
     alone = tf.equal(tf.range(tf.shape(finite)[0]), i)
     return optimizer.client_model(inputs_of(rows[_UPDATE][i], alone))
 
+  def tensors(i):
+    if optimizer.client_model in (None, optimizer_lib.moved_by_update):
+      return tf.nest.flatten(unflatten(rows[_UPDATE][i], update_type))
+    return tf.nest.flatten(model(tf.cast(i, tf.int32)))
+
   used, found = finite, {}
   if keep is not None:
     score, used = keep(model, rows[per_client.CLIENT], finite, reports)
@@ -144,10 +149,7 @@ def decide(
   weights_of_rows = tf.where(used, rows[_WEIGHT], 0.0)
   if optimizer.weigh is not None:
     weights_of_rows = optimizer.weigh(
-        optimizer_lib.Contributions(
-            rows[_UPDATE], weights_of_rows, reports,
-            lambda flat: tf.nest.flatten(unflatten(flat, update_type)),
-        )
+        optimizer_lib.Contributions(rows[_UPDATE], weights_of_rows, reports, tensors)
     )
   update = combine(rows[_UPDATE], weights_of_rows)
   shown = collections.OrderedDict(

@@ -103,6 +103,20 @@ class Task(NamedTuple):
       )
     return task._replace(optimizer=self.optimizer.rebuild(task))
 
+  def with_training(self, training: types.LocalTraining) -> Task:
+    """Returns the task of training in another way, on the optimizer that reckons with that.
+
+    Who takes part is chosen by the same computation; an optimizer built by hand stays as it is.
+
+    Raises:
+      types.UsageError: If the optimizer cannot reckon with such steps.
+    """
+    task = self._replace(training=training)
+    if self.optimizer is None or self.optimizer.rebuild is None:
+      return task
+    rebuilt = self.optimizer.rebuild(task)
+    return task._replace(optimizer=rebuilt._replace(sampler=self.optimizer.sampler))
+
   def known_sizes(self) -> np.ndarray:
     """Returns `client_sizes`, for optimizers that have to know.
 

@@ -5,7 +5,10 @@ global model, and report their mean loss; the m with the largest losses train. T
 what that costs: cpow-d computes the loss on one batch, and rpow-d asks nobody, but takes the
 training loss that each reported when it last took part, and first those that never did.
 
-A client with wrong labels has a large loss: of noisy clients it chooses more, not fewer.
+A client with wrong labels has a large loss: of noisy clients it chooses more, not fewer. The loss
+that candidates report is of the labels that they were given, also under methods that correct some
+(fedcorr, jointopt, fedelc): who had wrong ones goes on being chosen. rpow-d's is of what is trained
+on.
 """
 
 import numpy as np
