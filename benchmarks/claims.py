@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tff_noise import types
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import metrics
 from tff_noise.compare import statistics
@@ -79,6 +80,8 @@ def table(
   Student's t by itself: the order is seen if it lies above 0, reversed if below, undecided if it
   holds 0 or there are fewer than three seeds.
   """
+  if not metrics.get(metric).highest:
+    raise types.UsageError(f'orders are of metrics of which more is better, {metric} is none')
   rows = []
   for order in ORDERS:
     if order.above not in grid.methods or order.setting not in grid.settings:
@@ -109,6 +112,5 @@ def _verdict(difference):
 
 
 def _text(difference):
-  if math.isnan(difference.low):
-    return f'{difference.mean:+.2f} (n={difference.n})'
-  return f'{difference.mean:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]'
+  shown = statistics.text(difference)
+  return f'{shown} (n={difference.n})' if math.isnan(difference.low) else shown

@@ -43,11 +43,15 @@ _COLUMNS = 12
 _NOWHERE = 'no run is read from here'
 
 
-def _ranks(grid, results, metric):
+def _found_ranks(grid, results, metric):
   found = tables.mean_ranks(grid, results, metric)
   if found is None:
     raise types.UsageError(f'{grid.title}: too few settings, methods or seeds for ranks')
-  return tables.rank_table(found, metric)
+  return found
+
+
+def _ranks(grid, results, metric):
+  return tables.rank_table(_found_ranks(grid, results, metric), metric)
 
 
 _TABLES = {
@@ -66,7 +70,7 @@ _TABLES = {
 
 def _draw_ranks(grid, results, metric):
   from tff_noise.compare import pictures
-  found = tables.mean_ranks(grid, results, metric)
+  found = _found_ranks(grid, results, metric)
   return pictures.mean_ranks(
       found.mean, found.groups, found.critical_difference, title=metrics.get(metric).title
   )
@@ -75,6 +79,8 @@ def _draw_ranks(grid, results, metric):
 def _draw_front(grid, results, metric, cost):
   from tff_noise.compare import pictures
   found = choices.points(grid, results, metric, cost)
+  if not found:
+    raise types.UsageError(f'{grid.title}: no method has a result in each setting')
   groups = {
       f'The server has {kind}': [
           (p.method, p.cost, p.mean, p.on_front) for p in found if p.kind == kind
@@ -90,10 +96,11 @@ def _draw_front(grid, results, metric, cost):
 def _draw_map(grid, results, metric):
   from tff_noise.compare import pictures
   places = decision_map.places(grid, results, metric)
+  sign, way = (1, 'above') if metrics.get(metric).highest else (-1, 'below')
   return pictures.decision_map(
-      {(p.noise, p.federation): (p.gain.mean, decision_map.lines(p, grid)) for p in places},
+      {(p.noise, p.federation): (sign * p.gain.mean, decision_map.lines(p, grid)) for p in places},
       title=f'{metrics.get(metric).title}: the best of {len(grid.methods)} (the darker, the more '
-      f'above {grid.baseline})',
+      f'{way} {grid.baseline})',
       rows='noise', columns='federation',
   )
 
@@ -160,9 +167,13 @@ def draw(path: str, text: str) -> str:
   from tff_noise.report import figure_style
 
   page = os.path.splitext(os.path.basename(path))[0]
+  drawn = set()
 
   def lines(grid, results, metric, name):
     file = f'{page}_{name}.png'
+    if file in drawn:
+      raise types.UsageError(f'{path}: one picture of the kind {name} a page; there are two')
+    drawn.add(file)
     content = figure_style.png(_PICTURES[name](grid, results, metric))
     run_directory.write_bytes(os.path.join(os.path.dirname(path), file), content)
     return [f'![{name}, {metric}]({file})']

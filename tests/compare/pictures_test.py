@@ -94,6 +94,33 @@ class ContentTest(absltest.TestCase):
     np.testing.assert_allclose(line.get_ydata(orig=False), [80, 55])
     self.assertContainsSubset(['noise_rate', 'a', 'b'], pictured.texts(figure))
 
+  def test_a_sweep_over_powers_has_an_axis_of_powers(self):
+    for values, scale in (((0.001, 0.01, 1.0), 'log'), ((0.2, 0.8), 'linear'), ((0, 9), 'linear')):
+      figure = pictures.swept(
+          {v: {'a': np.array([50.0])} for v in values}, name='learning_rate', title='Best'
+      )
+      axes = figure.axes[0]
+      self.assertEqual(axes.get_xscale(), scale)
+      pictured.rendered(figure)
+      shown = [t.get_text() for t in axes.get_xticklabels()]
+      self.assertEqual(shown, [f'{v:g}' for v in values])
+      self.assertEmpty(pictured.overlaps(figure, axes.get_xticklabels))
+
+  def test_long_names_are_fewer_to_a_line_of_the_legend(self):
+    for name, columns in (('m', 3), (40 * 'm', 2), (80 * 'm', 1)):
+      curves = {f'{name}{i}': np.array([[0.5, 0.6]]) for i in range(3)}
+      figure = pictures.accuracy_curves(curves, title='t')
+      self.assertEqual(figure.legends[0]._ncols, columns)
+
+  def test_heat_map_of_many_columns_has_room_for_its_numbers(self):
+    values = np.full((2, 30), 90.12)
+    figure = pictures.heat_map(
+        values, ['m', 'n'], [f's{i}' for i in range(30)], title='Best',
+        spread=np.full((2, 30), 0.34),
+    )
+    self.assertIn('90.12', pictured.texts(figure))
+    self.assertEmpty(pictured.overlaps(figure, lambda: figure.axes[0].texts))
+
   def test_heat_map_prints_its_numbers(self):
     figure = pictures.heat_map(
         np.array([[0.5, np.nan]]), ['m'], ['s', 't'], title='Best', spread=np.array([[0.25, 0.1]]),

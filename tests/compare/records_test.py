@@ -123,6 +123,26 @@ class RecordsTest(grid_case.GridCase):
     records.require_metrics(self.file, self.grid.metrics)
     self.assertEqual(self._keep(self._grid([2])).splitlines()[:2], text.splitlines()[:2])
 
+  def test_what_other_files_have_besides_stays_with_them(self):
+    self.write()
+    found = [(r.cell, r.record) for r in tables.collect(self.grid) if r.record]
+    text = records.added(self.file, found, self.grid.metrics)
+    more = [
+        (cell, record._replace(values={**record.values, 'rounds_to_accuracy:90': 3.0}))
+        for cell, record in found
+    ]
+    self.assertEqual(records.added(self.file, more, self.grid.metrics), text)
+
+  def test_a_record_without_a_metric_has_none_of_it(self):
+    self.write()
+    results = tables.collect(self.grid)
+    for result in results:
+      del result.record.values['last10_validation_accuracy']
+    cell = results[0].cell
+    self.assertEmpty(
+        tables.by_seed(results, 'last10_validation_accuracy', cell.method, cell.setting)
+    )
+
   def test_a_cell_that_is_there_twice_is_refused(self):
     self.write()
     text = self._keep(self.grid)

@@ -137,6 +137,29 @@ class MayBeBestTest(parameterized.TestCase):
     other = {1: 2.0, 2: 3.0, 3: 4.0}
     self.assertEqual(statistics.may_be_best({'b': three, 'c': other}), {'b': None, 'c': None})
 
+  def test_all_are_compared_over_the_seeds_that_all_have(self):
+    values = {
+        'whole': {0: 81.0, 1: 85.5, 2: 82.7, 3: 60.0, 4: 61.0}, 'part': {0: 80.0, 1: 84.0, 2: 82.0},
+        'behind': {0: 70.0, 1: 75.0, 2: 72.0, 3: 50.0, 4: 52.0}, 'begun': {3: 99.0},
+    }
+    # Its mean is higher, and it is below in each seed that both have.
+    self.assertEqual(statistics.best_of(values), 'whole')
+    self.assertEqual(statistics.best_of(values, highest=False), 'behind')
+    found = statistics.may_be_best(values)
+    three = {m: {s: v[s] for s in range(3)} for m, v in values.items() if m != 'begun'}
+    self.assertEqual(found, {**statistics.may_be_best(three), 'begun': None})
+    # Where nobody has enough, of those that have any.
+    self.assertEqual(statistics.best_of({'a': {0: 1.0}, 'b': {0: 2.0, 1: 0.0}, 'c': {}}), 'b')
+    self.assertIsNone(statistics.best_of({'a': {}}))
+
+  def test_a_difference_without_an_interval_has_none_in_its_text(self):
+    first, second = {0: 2.0, 1: 3.0, 2: 5.0}, {0: 1.0, 1: 2.0, 2: 4.0}
+    self.assertEqual(statistics.text(statistics.paired(first, second)), '+1.00')
+    second[2] = 3.5
+    self.assertRegex(
+        statistics.text(statistics.paired(first, second), digits=1), r'^\+1\.2 \[\+0\.4, \+1\.9\]$'
+    )
+
   def test_two_methods_are_a_t_test(self):
     # The best of two is ahead in both directions: the two-sided point.
     self.assertAlmostEqual(statistics.critical_value(2, 5), 2.776, delta=0.05)

@@ -28,6 +28,12 @@ def _label_distribution(classes, error=0.01):
   )
 
 
+def _noise_rates(nominal, realised, sizes):
+  return plots.noise_rates(
+      nominal, realised, sizes, noisy=nominal > 0, numbers=np.arange(len(sizes))
+  )
+
+
 def _rates(clients):
   return np.linspace(0, 1, clients), np.linspace(0.1, 0.9, clients), np.arange(1, clients + 1)
 
@@ -46,7 +52,7 @@ class ReadableTest(parameterized.TestCase):
   def test_no_tick_label_overlaps_another(self, picture, size):
     figure = {
         'federation': lambda: plots.federation(np.full((size, size), 7), _names(size)),
-        'noise_rates': lambda: plots.noise_rates(*_rates(size)),
+        'noise_rates': lambda: _noise_rates(*_rates(size)),
         'label_distribution': lambda: _label_distribution(size),
         'far_label_distribution': lambda: _label_distribution(size, error=20.0),
     }[picture]()
@@ -65,7 +71,7 @@ class ReadableTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
       ('label_distribution', lambda: _label_distribution(10)),
-      ('noise_rates', lambda: plots.noise_rates(*_rates(100))),
+      ('noise_rates', lambda: _noise_rates(*_rates(100))),
       ('accuracy', lambda: plots.accuracy(_ROUNDS, _VALUES, _STAGES)),
   )
   def test_no_text_is_cut_off(self, make):
@@ -155,7 +161,7 @@ class ContentTest(parameterized.TestCase):
     self.assertContainsSubset(['1200', '34'], texts)
 
   def test_noise_is_sorted_and_keeps_client_names(self):
-    figure = plots.noise_rates(
+    figure = _noise_rates(
         np.array([0.4, 0.0, 0.2]), np.array([0.5, 0.0, 0.1]), np.array([10, 20, 30])
     )
     upper, lower = figure.axes
@@ -165,8 +171,18 @@ class ContentTest(parameterized.TestCase):
     np.testing.assert_array_equal(upper.lines[0].get_ydata(), [0, 0.2, 0.4])
     self.assertIn('Label noise: 2 of 3 clients are noisy, 60 examples', pictured.texts(figure))
 
-  def test_clients_of_equal_noise_are_sorted_by_what_was_realised(self):
+  def test_clients_have_the_numbers_of_their_federation(self):
     figure = plots.noise_rates(
+        np.array([0.1, 0.3, 0.2]), np.array([0.1, 0.3, 0.2]), np.array([10, 20, 30]),
+        noisy=np.array([False, True, True]), numbers=np.array([1, 2, 4]),
+    )
+    pictured.rendered(figure)
+    labels = [t.get_text() for t in figure.axes[1].get_xticklabels()]
+    self.assertEqual(labels, ['1', '4', '2'])
+    self.assertIn('Label noise: 2 of 3 clients are noisy, 60 examples', pictured.texts(figure))
+
+  def test_clients_of_equal_noise_are_sorted_by_what_was_realised(self):
+    figure = _noise_rates(
         np.array([0.4, 0.4 - 1e-15]), np.array([0.3, 0.5]), np.array([10, 20])
     )
     np.testing.assert_array_equal(figure.axes[0].lines[1].get_ydata(), [0.3, 0.5])

@@ -37,7 +37,8 @@ def _figure(picture, clients, classes):
       return class_matrices.label_corrections(matrix, after, names, left_out=12)
     return class_matrices.transition_matrix(matrix, names, left_out=12)
   rates = np.linspace(0, 1, clients)
-  return noise_rates.histogram(rates, np.where(rates < 0.5, 0, rates))
+  nominal = np.where(rates < 0.5, 0, rates)
+  return noise_rates.histogram(rates, nominal, nominal > 0)
 
 
 def _renderer(figure):
@@ -273,7 +274,7 @@ class DrawTest(parameterized.TestCase):
     (matrix, _), options = given['transition_matrix']
     np.testing.assert_array_equal(matrix, [[1, 1, 0], [0, 0, 0], [0, 0, 1]])
     self.assertEqual(options, {'left_out': 1})
-    np.testing.assert_array_equal(given['histogram'][0], [[0.5, 0.0], [0.5, 0.0]])
+    np.testing.assert_array_equal(given['histogram'][0], [[0.5, 0.0], [0.5, 0.0], [True, False]])
 
 
 if __name__ == '__main__':

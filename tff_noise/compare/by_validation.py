@@ -4,7 +4,6 @@ Of runs that validate, on clean examples of the server or on what clients withho
 that they believe. A choice between methods is fair where all validate on the same examples.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -111,6 +110,4 @@ def _counted(names):
 
 
 def _difference(first, second):
-  found = statistics.paired(first, second)
-  interval = '' if math.isnan(found.low) else f' [{found.low:+.2f}, {found.high:+.2f}]'
-  return f'{found.mean:+.2f}{interval}'
+  return statistics.text(statistics.paired(first, second))

@@ -63,9 +63,7 @@ def choose(
   values = {m: v for m, v in values.items() if v}
   if not values:
     return None
-  best = (max if highest else min)(
-      values, key=lambda m: statistics.spread(values[m].values()).mean
-  )
+  best = statistics.best_of(values, highest=highest)
   may_be = statistics.may_be_best(values, highest=highest)
   baseline = tables.reached_by_seed(results, metric, grid.baseline, setting)
   return Choice(
@@ -84,7 +82,7 @@ def table(grid: grid_lib.Grid, results: Sequence[tables.Result], metric: str) ->
       return '–'
     shown = f'{found.method} {found.mean:.2f}'
     if found.method != grid.baseline and found.gain.n >= statistics.MIN_SEEDS:
-      shown += f', {found.gain.mean:+.2f} [{found.gain.low:+.2f}, {found.gain.high:+.2f}]'
+      shown += f', {statistics.text(found.gain)}'
     return shown + (f'; {found.alike} more' if found.alike else '')
 
   rows = tuple((s, *(text(s, k) for k in KINDS)) for s in grid.settings)

@@ -62,7 +62,7 @@ def places(
 def _place(setting, values, losses, baseline, highest):
   pick = max if highest else min
   mean = {m: statistics.spread(v.values()).mean for m, v in values.items()}
-  best = pick(mean, key=mean.__getitem__)
+  best = statistics.best_of(values, highest=highest)
   may_be = statistics.may_be_best(values, highest=highest)
   loss = '' if best in losses or not losses else pick(sorted(losses), key=mean.__getitem__)
   federation, _, noise = setting.partition(', ')
@@ -110,16 +110,9 @@ def _text(place, baseline):
     return '–'
   parts = [f'**{place.method}** {place.mean:.1f}']
   if place.method != baseline:
-    parts.append(f'{_difference(place.gain)} to {baseline}')
+    parts.append(f'{statistics.text(place.gain, digits=1)} to {baseline}')
   if place.loss:
-    parts.append(f'{_difference(place.gain_to_loss)} to {place.loss}')
+    parts.append(f'{statistics.text(place.gain_to_loss, digits=1)} to {place.loss}')
   if place.alike:
     parts.append(f'or one of {len(place.alike)} more')
   return '; '.join(parts)
-
-
-def _difference(difference):
-  shown = f'{difference.mean:+.1f}'
-  if difference.n < statistics.MIN_SEEDS:
-    return shown
-  return f'{shown} [{difference.low:+.1f}, {difference.high:+.1f}]'

@@ -114,7 +114,8 @@ def _settings(grid):
   for setting in grid.settings:
     flags = [cell.config.identity() for cell in grid.cells if cell.setting == setting]
     shared = {k: v for k, v in flags[0].items() if all(f[k] == v for f in flags)}
-    noise = sections.noise_text(shared) if 'noise' in shared else 'by method'
+    noises = {sections.noise_text(of_cell) for of_cell in flags}
+    noise = noises.pop() if len(noises) == 1 else 'by method'
     if shared.get('scene'):
       noise = f'scene {shared["scene"]}'
     rows.append((setting, *(

@@ -16,6 +16,12 @@ from matplotlib import figure as mfigure
 from tff_noise.report import figure_style as style
 from tff_noise.report import plots
 
+# Values that span more have an axis of powers.
+_DECADES = 50
+# Of a heat map, in whose cells a deviation has room.
+_WIDE_COLUMNS = 12
+# In a line of a legend.
+_LEGEND_LETTERS = 100
 _MARKERS = 'osD^vPX<>*'
 _LINES = ('-', '--', '-.', ':', (0, (5, 1, 1, 1, 1, 1)))
 
@@ -81,7 +87,11 @@ def swept(
         color=palette[index], linestyle=_LINES[index % len(_LINES)],
         marker=_MARKERS[index % len(_MARKERS)], markersize=5, capsize=3, label=style.plain(method),
     )
-  axes.set_xticks(sorted(values))
+  at = sorted(values)
+  if at[0] > 0 and at[-1] >= _DECADES * at[0]:
+    axes.set_xscale('log')
+    axes.minorticks_off()
+  axes.set_xticks(at, [f'{value:g}' for value in at])
   axes.grid(axis='y')
   axes.set_xlabel(style.plain(name))
   axes.set_title(f'{style.plain(title)}: mean over seeds, ±1 standard deviation')
@@ -258,7 +268,7 @@ def heat_map(
     methods: Names of the rows.
     settings: Names of the columns.
     title: What the numbers are.
-    spread: float `[methods, settings]`, printed after a plus-minus sign.
+    spread: float `[methods, settings]`, printed after a plus-minus sign where there is room.
     counts: int `[methods, settings]`, the number of seeds behind each cell.
   """
   rows, columns = values.shape
@@ -266,6 +276,7 @@ def heat_map(
       height=1.5 + 0.42 * rows, width=float(np.clip(2.6 + 1.05 * columns, 4.5, 16))
   )
   axes.grid(False)
+  wide = columns <= _WIDE_COLUMNS
   known = values[np.isfinite(values)]
   low, high = (known.min(), known.max()) if len(known) else (0.0, 1.0)
   norm = mcolors.Normalize(low, high if high > low else low + 1)
@@ -276,10 +287,10 @@ def heat_map(
   for (row, column), value in np.ndenumerate(values):
     missing = not np.isfinite(value)
     text = '–' if missing else f'{value:.2f}'
-    if not missing and spread is not None and np.isfinite(spread[row, column]):
+    if not missing and spread is not None and np.isfinite(spread[row, column]) and wide:
       text += f' ±{spread[row, column]:.2f}'
     color = 'black' if missing else style.text_color(cmap(norm(value)))
-    axes.text(column, row, text, ha='center', va='center', fontsize=8, color=color)
+    axes.text(column, row, text, ha='center', va='center', fontsize=8 if wide else 7, color=color)
   axes.set_yticks(range(rows), [style.plain(name) for name in methods])
   steep = max((len(name) for name in settings), default=0) > 12
   axes.set_xticks(range(columns), [style.plain(name) for name in settings])
@@ -346,8 +357,8 @@ def _methods_below(figure, axes):
   """The legend of the methods, outside."""
   handles, labels = axes.get_legend_handles_labels()
   if handles:
-    figure.legend(handles, labels, loc='outside lower center', ncols=min(3, len(handles)),
-                  handlelength=3.2)
+    columns = max(1, min(3, len(handles), _LEGEND_LETTERS // max(map(len, labels))))
+    figure.legend(handles, labels, loc='outside lower center', ncols=columns, handlelength=3.2)
 
 
 def _seeds(counts):

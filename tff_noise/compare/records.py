@@ -128,7 +128,8 @@ def added(
   rows = _rows(path)
   _require_columns(path, rows, names)
   for cell, record in found:
-    values = {name: _text(value) for name, value in record.values.items()}
+    # Of another shard's file there may be more.
+    values = {name: _text(record.values.get(name)) for name in metrics.recorded(names)}
     costs = map(_text, (
         record.seconds, record.up, record.down, record.label_epsilon, record.run_epsilon
     ))

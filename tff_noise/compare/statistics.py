@@ -72,6 +72,14 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Differenc
   return Difference(mean, mean - half, mean + half, _sign_flip(differences), n)
 
 
+def text(difference: Difference, digits: int = 2) -> str:
+  """Returns a difference and its interval, if it has one: '+1.20 [+0.30, +2.10]'."""
+  shown = f'{difference.mean:+.{digits}f}'
+  if math.isnan(difference.low):
+    return shown
+  return f'{shown} [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]'
+
+
 def may_be_best(
     values: Mapping[str, Mapping[int, float]], *, highest: bool = True
 ) -> dict[str, bool | None]:
@@ -80,33 +88,55 @@ def may_be_best(
   A method may be, unless the paired t statistic of the one with the best mean against it is above
   what the largest such statistic among as many equal methods exceeds in 5 % of cases (simulated).
   So where all are equal, all are left in 95 % of tables. No common variance is assumed; methods of
-  unequal variance are left in at least as often (`statistics_test`).
+  unequal variance are left in at least as often (`statistics_test`). All are compared over the
+  seeds that all of them have.
 
   Args:
     values: By method, by seed.
     highest: Whether high values are good.
 
   Returns:
-    By method; None for one that shares fewer than `MIN_SEEDS` seeds with the best, and for all if
-    there is none else.
+    By method; None for one of fewer than `MIN_SEEDS` seeds, and for all if fewer than two are left,
+    or these have fewer than `MIN_SEEDS` in common.
   """
   sign = 1 if highest else -1
-  compared = {m: v for m, v in values.items() if len(v) >= MIN_SEEDS}
+  compared = _compared(values)
   result = dict.fromkeys(values)
-  if len(compared) < 2:
+  if len(compared) < 2 or any(len(v) < MIN_SEEDS for v in compared.values()):
     return result
-  best = max(compared, key=lambda m: sign * spread(compared[m].values()).mean)
+  best = best_of(compared, highest=highest)
   for method, of_method in compared.items():
     differences = sign * _differences(compared[best], of_method)
-    if len(differences) < MIN_SEEDS:
-      continue
     limit = critical_value(len(compared), len(differences)) * _standard_error(differences)
     # Equal differences do not tell how they vary: a few of a coarse metric are easily equal.
     told = len(differences) in _SIGN_FLIP_SEEDS or _vary(differences, compared[best], of_method)
     result[method] = method == best or not told or bool(differences.mean() <= limit)
-  if sum(kept is not None for kept in result.values()) < 2:
-    return dict.fromkeys(values)
   return result
+
+
+def best_of(values: Mapping[str, Mapping[int, float]], *, highest: bool = True) -> str | None:
+  """Returns the method with the best mean over the seeds that all have; None if there are none.
+
+  One of fewer than `MIN_SEEDS` seeds does not compete with those that have as many.
+
+  Args:
+    values: By method, by seed.
+    highest: Whether high values are good.
+  """
+  compared = _compared(values)
+  return (max if highest else min)(
+      compared, key=lambda m: spread(compared[m].values()).mean, default=None
+  )
+
+
+def _compared(values):
+  """Of methods with enough seeds, or of all that have any, the values of the seeds of all."""
+  compared = {m: v for m, v in values.items() if len(v) >= MIN_SEEDS}
+  compared = compared or {m: v for m, v in values.items() if v}
+  common = set.intersection(*map(set, compared.values())) if compared else set()
+  if not common:
+    return compared
+  return {m: {seed: v[seed] for seed in sorted(common)} for m, v in compared.items()}
 
 
 @functools.cache

@@ -106,7 +106,7 @@ def by_seed(
 ) -> dict[int, float]:
   """Returns the metric of each finished seed of one method and setting that has it."""
   found = {
-      r.cell.seed: r.record.values[metric]
+      r.cell.seed: r.record.values.get(metric)  # Records of earlier versions have not all.
       for r in results
       if r.record is not None and (r.cell.method, r.cell.setting) == (method, setting)
   }
@@ -119,7 +119,7 @@ class Entry(NamedTuple):
   Attributes:
     spread: Of the metric; infinite where a seed did not come so far.
     difference: Against the baseline.
-    best: Whether its mean is the setting's best.
+    best: Whether its mean is the setting's best, see `statistics.best_of`.
     may_be_best: Whether it may be the best method, see `statistics.may_be_best`; None where that is
       not decided.
     published: The paper's (mean, sd), or None.
@@ -162,8 +162,7 @@ def entries(
     spreads = {m: statistics.spread(v.values()) for m, v in finite.items()}
     known = [m for m in grid.methods if spreads[m].n]
     may_be_best = statistics.may_be_best({m: finite[m] for m in known}, highest=highest)
-    decided = [m for m in known if may_be_best[m] is not None]
-    best = (max if highest else min)(decided or known, key=lambda m: spreads[m].mean, default=None)
+    best = statistics.best_of(finite, highest=highest)
     for method in grid.methods:
       table[method, setting] = Entry(
           spread=spreads[method],

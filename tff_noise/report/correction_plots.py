@@ -157,7 +157,7 @@ def client_noise(shares: Sequence[Shares], judgement: Judgement) -> mfigure.Figu
   limits = _share_limits(every)
   for axes, share in zip(panels, shares, strict=True):
     axes.plot((0, 1), (0, 1), color=style.FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
-    if share.threshold is not None:
+    if share.threshold is not None and share.threshold[0] <= limits[1]:
       value, name = share.threshold
       axes.axhline(value, color=style.MIDDLE, linewidth=1, zorder=0)
       axes.annotate(

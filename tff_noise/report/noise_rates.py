@@ -20,16 +20,20 @@ _KINDS = {
 
 
 @style.styled
-def histogram(realised: np.ndarray, nominal: np.ndarray) -> mfigure.Figure:
+def histogram(
+    realised: np.ndarray, nominal: np.ndarray, noisy: np.ndarray
+) -> mfigure.Figure:
   """Draws how many clients have which noise rate, nominal above realised, or one that is both.
 
-  Clean clients are those of nominal rate 0. A rate of exactly 0 has a bar of its own.
+  A rate of exactly 0 has a bar of its own.
 
   Args:
     realised: float `[C]` in [0, 1], share of wrong labels; nan where it is unknown.
     nominal: float `[C]` in [0, 1], mean flip probability; nan where it is unknown.
+    noisy: bool `[C]`, who counts as noisy: labels of people are never all right.
   """
-  kinds = dict(zip(_KINDS, (nominal == 0, nominal > 0, np.isnan(nominal)), strict=True))
+  unknown = np.isnan(nominal)
+  kinds = dict(zip(_KINDS, (~noisy & ~unknown, noisy & ~unknown, unknown), strict=True))
   edges = _rate_edges(np.concatenate([nominal, realised]))
   shown = {'Nominal noise rate': nominal, 'Realised noise rate': realised}
   if np.array_equal(nominal, realised, equal_nan=True):

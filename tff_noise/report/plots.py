@@ -181,7 +181,8 @@ def federation(counts: np.ndarray, class_names: Sequence[str]) -> mfigure.Figure
 
 @style.styled
 def noise_rates(
-    nominal: np.ndarray, realised: np.ndarray, sizes: np.ndarray
+    nominal: np.ndarray, realised: np.ndarray, sizes: np.ndarray, *, noisy: np.ndarray,
+    numbers: np.ndarray,
 ) -> mfigure.Figure:
   """Draws nominal and realised noise of each client, sorted, above its number of examples.
 
@@ -189,6 +190,8 @@ def noise_rates(
     nominal: float `[clients]`, mean flip probability.
     realised: float `[clients]`, share of wrong labels.
     sizes: int `[clients]`, examples.
+    noisy: bool `[clients]`, who counts as noisy.
+    numbers: int `[clients]`, their numbers in the federation.
   """
   # Rounded: a mean of equal probabilities differs from client to client in the last bits.
   order = np.lexsort((realised, nominal.round(9)))
@@ -214,14 +217,13 @@ def noise_rates(
   figure.align_ylabels([upper, lower])
   lower.set_xlim(-0.8, clients - 0.2)
   if clients <= style.MAX_TICKS:
-    lower.set_xticks(x, order)
+    lower.set_xticks(x, numbers[order])
     lower.set_xlabel('client, sorted by nominal, then by realised noise')
   else:
     lower.set_xticks(style.ticks(clients, style.MAX_TICKS))
     lower.set_xlabel('clients in the order of nominal, then of realised noise')
-  noisy = int((nominal > 0).sum())
   upper.set_title(
-      f'Label noise: {noisy} of {clients} clients are noisy, {int(sizes.sum()):,} examples'
+      f'Label noise: {noisy.sum()} of {clients} clients are noisy, {int(sizes.sum()):,} examples'
   )
   return figure
 

@@ -139,7 +139,9 @@ def draw(
         scene_statistics.transitions(scene, scene.noisy_label, classes), class_names,
         left_out=left_out,
     )
-  figures['noise_rates'] = noise_rates.histogram(scene.realised_rate, scene.nominal_rate)
+  figures['noise_rates'] = noise_rates.histogram(
+      scene.realised_rate, scene.nominal_rate, scene.is_noisy_client
+  )
   os.makedirs(folder, exist_ok=True)
   written = []
   for name, figure in figures.items():

@@ -313,7 +313,8 @@ def _noise_rates(scene):
       blocks.Picture(
           'noise_rates',
           plots.noise_rates(
-              scene.nominal_rate[known], scene.realised_rate[known], scene.sizes[known]
+              scene.nominal_rate[known], scene.realised_rate[known], scene.sizes[known],
+              noisy=scene.is_noisy_client[known], numbers=np.flatnonzero(known),
           ),
           'Nominal: the mean probability with which the labels were changed. Realised: the share '
           f'that did change. Realised over all: {scene.noise_rate:.1%} of '
