@@ -81,7 +81,9 @@ class AttackTest(federated_test_case.FederatedTestCase):
       cls.asked[id(prepared)] = (config, prepared, *args)
       return row(id(prepared))
 
-    cls.enterClassContext(mock.patch.object(first_round, '_row', cached))
+    patch = mock.patch.object(first_round, '_row', cached)
+    patch.start()
+    cls.addClassCleanup(patch.stop)
 
   def setUp(self):
     super().setUp()

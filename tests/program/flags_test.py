@@ -289,12 +289,25 @@ class EffectTest(FlagsTestCase):
       ('client_dp_clip', '--client_dp_clip=2'),
       ('client_dp_mechanism', '--client_dp_mechanism=gaussian'),
       ('noise_source', '--noise_source=system'),
+      ('update_bound', '--update_bound=5', '--aggregation=secure_sum', '--method=rhfl',
+       '--public_dataset=digits'),
       ('max_concurrent_clients', '--max_concurrent_clients=1', '--runtime=remote',
        '--workers=a:1'),
   )
   def test_a_flag_that_nothing_reads_is_refused_with_what_would(self, name, *arguments):
     self.assert_misled(f'^--{name} has no effect here: .* would read it; give', *arguments)
     self.config(*arguments)  # As a grid has it, whose cells share flags.
+
+  @parameterized.parameters(
+      ('iterations', 'preprocess', '--method=fedcorr', '--allow_per_client_disclosure'),
+      ('warm_up_iterations', 'warm_up', '--method=feddiv'),
+  )
+  def test_a_length_that_stages_give_is_no_parameter(self, name, stage, *method):
+    self.assert_misled(
+        f'^--param={name}=9 has no effect here: --stages without {stage} would read it',
+        *method, f'--param={name}=9', f'--stages={stage}:5',
+    )
+    self.config(*method, f'--param={name}=9')
 
   @parameterized.parameters(
       ('--noise_rho=0.9', '--noise=client_symmetric', '--partition=iid'),

@@ -88,8 +88,8 @@ _READ: Mapping[str, _Condition] = {
     ),
     'momentum': _one_of('local_optimizer', 'sgd'),
     'update_bound': _Condition(
-        lambda c: c.aggregation == 'secure_sum' and not _CLIENT_DP.holds(c),
-        '--aggregation=secure_sum without client DP',
+        lambda c: c.aggregation == 'secure_sum' and c.method != 'rhfl' and not _CLIENT_DP.holds(c),
+        '--aggregation=secure_sum without client DP, by a --method that averages models,',
     ),
     'temperature_reading': _not('temperature', 1.0),
     'label_prior': _HISTOGRAM,
@@ -99,6 +99,9 @@ _READ: Mapping[str, _Condition] = {
     'noise_source': _CLIENT_DP,
     'max_concurrent_clients': _one_of('runtime', 'local', 'accelerator'),
 }
+
+# Parameters that say how long a stage is, which --stages says in their place.
+_LENGTHS = {('fedcorr', 'iterations'): 'preprocess', ('feddiv', 'warm_up_iterations'): 'warm_up'}
 
 
 def check(config: run_config.RunConfig, given: Iterable[str]) -> None:
@@ -138,6 +141,10 @@ def unread_parameters(config: run_config.RunConfig) -> dict[str, str]:
     texts = getattr(config, flag)
     unread_texts = params_lib.unread(params, texts) if texts else {}
     found |= zip(_as_flags(flag, unread_texts), unread_texts.values(), strict=True)
+  for text in config.param:
+    stage = _LENGTHS.get((config.method, text.partition('=')[0]))
+    if stage in config.stage_lengths():
+      found[f'--param={text}'] = f'--stages without {stage}'
   return found
 
 

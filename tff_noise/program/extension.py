@@ -7,7 +7,8 @@ What comes of it is the run of all rounds, to the byte, as if it had been stoppe
 are taken over. So it is for methods of which each round is the same however many there are; not
 for noise on updates either, whose key is of all flags: the rest would draw other noise. The
 finished run stays as it is. Its ledger is carried over line by line, under the configuration of the
-longer run and the key of both: together they are counted as one run.
+longer run and the key of both: an account of several runs takes them for one, and asks for the
+longer.
 """
 
 import glob

@@ -405,5 +405,7 @@ def methods_text() -> str:
       lines.append(f'  --param={field.name}={field.default}')
       meaning = meanings.get(field.name, '')
       lines += textwrap.wrap(meaning, 92, initial_indent=' ' * 6, subsequent_indent=' ' * 6)
+    if method.stages:
+      lines.append(f'  --stages={",".join(f"{stage}:LENGTH" for stage in method.stages)}')
     lines.append('')
   return '\n'.join(lines).rstrip()

@@ -200,7 +200,7 @@ def _of_image_file(path):
       if not file.read(4).startswith(types.IMAGE_SIGNATURES):
         raise types.UsageError(f'{path} is neither JPEG nor PNG: replace or remove it')
       file.seek(0)
-      return hashlib.file_digest(file, 'sha256').hexdigest()
+      return _digest(file)
   except OSError as error:
     raise types.UsageError(
         f'{path} cannot be read ({error.strerror}): replace or remove it'
@@ -222,10 +222,18 @@ def _paths(path):
   return [path + '.index', *sorted(glob.glob(glob.escape(path) + '.data-*'))]
 
 
+def _digest(file):
+  """As `hashlib.file_digest`, which Python 3.10 has not."""
+  digest = hashlib.sha256()
+  while block := file.read(2**20):
+    digest.update(block)
+  return digest.hexdigest()
+
+
 def _of_files(paths):
   """'' where there is none."""
   found = []
   for name in filter(os.path.isfile, paths):
     with open(name, 'rb') as file:
-      found.append(hashlib.file_digest(file, 'sha256').hexdigest())
+      found.append(_digest(file))
   return hashlib.sha256(' '.join(found).encode()).hexdigest()[:16] if found else ''
