@@ -304,12 +304,16 @@ class RunTest(federated_test_case.FederatedTestCase):
     # Something moved.
     self.assertGreater(np.abs(_weights(own[-1])[0]).max(), 0.01)
 
-  def _prune(self, base):
+  def _prune(self, base, late=()):
     """All of a run right before the change of phase and after the round that begins with it.
 
     In that round nobody trains: what it changes is the change of phase alone.
     """
-    federation, algorithm, task = _federation(), _algorithm(base), _task_on(base)
+    federation, task = _federation(), _task_on(base)
+    there = availability.always(len(_SIZES))
+    there.joins[list(late)] = 6
+    task = task._replace(availability=there)
+    algorithm = clipfl.build(task, _params()) if late else _algorithm(base)
     opened = runs.open_ledger(algorithm)
     clients = runs.clients_of(algorithm, task, federation, opened)
     state = algorithm.init()
@@ -372,6 +376,21 @@ class RunTest(federated_test_case.FederatedTestCase):
     self.assertEqual(
         names, ['what clients keep, averaged', 'what clients keep, averaged weight']
     )
+
+  @parameterized.parameters('scaffold', 'feddyn')
+  def test_who_comes_later_is_among_those_whose_mean_the_server_has(self, base):
+    _, after, _ = self._prune(base, late=(0,))
+    rest = ~after.records['pruned']
+    self.assertTrue(rest[0])
+    [kept] = after.own.values()
+    kept, sizes = np.array([v[0] for v in kept]), np.array(_SIZES)
+    np.testing.assert_array_equal(kept[0], 0)
+    state = after.state.optimizers[base]
+    np.testing.assert_allclose(
+        state['variate' if base == 'scaffold' else 'h'][0],
+        np.average(kept[rest], axis=0, weights=sizes[rest]), atol=1e-6,
+    )
+    self.assertEqual(state['population'], sizes[rest].sum())
 
   @parameterized.parameters(None, 'scaffold', 'fedadam')
   def test_without_a_phase_of_its_own_nobody_is_a_candidate(self, base):

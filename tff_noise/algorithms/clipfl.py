@@ -81,9 +81,13 @@ def build(task: task_lib.Task, params: parameters.ClipFLParams) -> algorithm.Alg
     if restriction is not None and pruned.any():
       rest = np.intersect1d(np.flatnonzero(~pruned), clients.present)
       if len(rest):
-        mean = clients.run(restrict[0], state, rest).mean
-        name, examples = train.optimizer.name, np.float32(task.client_sizes[rest].sum())
-        server = restriction.apply(state.optimizers[name], mean, examples)
+        # Who comes later goes on too, and keeps nothing yet.
+        goes_on = ~pruned & task.staying(state.round_num + 1)
+        examples = task.client_sizes[goes_on].sum()
+        share = np.float32(task.client_sizes[rest].sum() / examples)
+        mean = [kept * share for kept in clients.run(restrict[0], state, rest).mean]
+        name = train.optimizer.name
+        server = restriction.apply(state.optimizers[name], mean, np.float32(examples))
         state = state._replace(optimizers={**state.optimizers, name: server})
     return state.record(pruned=pruned)
 

@@ -141,6 +141,12 @@ class Task(NamedTuple):
       return np.arange(self.num_clients)
     return self.availability.present(round_num)
 
+  def staying(self, round_num: int) -> np.ndarray:
+    """Returns bool `[C]`, who is there in round `round_num` or in a later one."""
+    if self.availability is None:
+      return np.ones(self.num_clients, bool)
+    return self.availability.leaves > round_num
+
   @property
   def num_classes(self) -> int:
     """K."""
