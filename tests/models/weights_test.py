@@ -222,6 +222,19 @@ class LoadTest(federated_test_case.FederatedTestCase):
         'no layer of .* it has logits,', _model(), _FORMATS['h5'](head, self._path)
     )
 
+  def test_a_model_within_the_model_is_refused(self):
+    inputs = tf.keras.Input([4])
+    body = tf.keras.Sequential(
+        [tf.keras.layers.Dense(3), tf.keras.layers.BatchNormalization()], name='body'
+    )
+    features = body(inputs)
+    logits = tf.keras.layers.Dense(2, name='logits')(features)
+    network = tf.keras.Model(inputs, [logits, features])
+    path = self.create_tempdir().full_path + '/w.h5'
+    network.save_weights(path)
+    with self.assertRaisesRegex(types.UsageError, 'read into body, which is a model within'):
+      weights.load(keras_model.from_keras(network), path, _SEED)
+
   def test_missing(self):
     self._assert_refused(
         f'there is no weights file {self._path}: give .* without .index', _model(), self._path

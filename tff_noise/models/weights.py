@@ -50,7 +50,7 @@ def load(model: keras_model.KerasModel, path: str, seed: int) -> LoadedWeights:
 
   Raises:
     types.UsageError: If there is no such file, or it is of another kind, or a layer other than the
-      head differs from the model's in name or shape.
+      head differs from the model's in name or shape, or is a model itself.
   """
   network = keras_model.build_seeded(model, seed)
   num_layers = 0
@@ -64,6 +64,13 @@ def load(model: keras_model.KerasModel, path: str, seed: int) -> LoadedWeights:
 def _load(network, path, skipped):
   """Assigns what a file holds to one network; returns how many layers it was."""
   layers = {layer.name: layer for layer in network.layers if layer.weights}
+  nested = [name for name, layer in layers.items() if isinstance(layer, tf.keras.Model)]
+  if nested:
+    # Each kind of file has the weights within in an order of its own.
+    raise types.UsageError(
+        f'weights file {path} cannot be read into {nested[0]}, which is a model within the model: '
+        'call its layers one by one where the model is made'
+    )
   found = _read(path, layers)
   _check_fit(path, layers, found)
   loaded = [
