@@ -170,10 +170,15 @@ class EvaluateTest(absltest.TestCase):
       found = evaluation.evaluate(_run(), 'final', source)
     own = evaluation.evaluate(_run(), 'final', examples.Source('test'))
     np.testing.assert_allclose(found.probabilities, own.probabilities[:3], atol=1e-5)
-    brighter = other._replace(name='npz', largest_pixel=255)
+    source = examples.Source('test', dataset='npz', data_dir='d')
+    same = other._replace(name='npz', largest_pixel=255)  # An npz does not say what its scale is.
+    with mock.patch.object(sources, 'load', lambda spec: same):
+      found = evaluation.evaluate(_run(), 'final', source)
+    np.testing.assert_array_equal(found.probabilities, own.probabilities)
+    brighter = same._replace(test_x=15 * other.test_x)
     with mock.patch.object(sources, 'load', lambda spec: brighter):
       with self.assertRaisesRegex(types.UsageError, '=digits, whose pixels are 0 to 16.*0 to 255'):
-        evaluation.evaluate(_run(), 'final', examples.Source('test', dataset='npz', data_dir='d'))
+        evaluation.evaluate(_run(), 'final', source)
 
   def test_images_for_a_model_of_features_are_refused(self):
     model = mock.Mock(

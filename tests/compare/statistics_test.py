@@ -137,7 +137,7 @@ class MayBeBestTest(parameterized.TestCase):
     other = {1: 2.0, 2: 3.0, 3: 4.0}
     self.assertEqual(statistics.may_be_best({'b': three, 'c': other}), {'b': None, 'c': None})
 
-  def test_all_are_compared_over_the_seeds_that_all_have(self):
+  def test_who_lacks_hard_seeds_is_not_ahead_for_that(self):
     values = {
         'whole': {0: 81.0, 1: 85.5, 2: 82.7, 3: 60.0, 4: 61.0}, 'part': {0: 80.0, 1: 84.0, 2: 82.0},
         'behind': {0: 70.0, 1: 75.0, 2: 72.0, 3: 50.0, 4: 52.0}, 'begun': {3: 99.0},
@@ -145,12 +145,43 @@ class MayBeBestTest(parameterized.TestCase):
     # Its mean is higher, and it is below in each seed that both have.
     self.assertEqual(statistics.best_of(values), 'whole')
     self.assertEqual(statistics.best_of(values, highest=False), 'behind')
-    found = statistics.may_be_best(values)
-    three = {m: {s: v[s] for s in range(3)} for m, v in values.items() if m != 'begun'}
-    self.assertEqual(found, {**statistics.may_be_best(three), 'begun': None})
-    # Where nobody has enough, of those that have any.
-    self.assertEqual(statistics.best_of({'a': {0: 1.0}, 'b': {0: 2.0, 1: 0.0}, 'c': {}}), 'b')
+    self.assertEqual(
+        statistics.may_be_best(values),
+        {'whole': True, 'part': True, 'behind': False, 'begun': None},
+    )
+    # Nor does one that is late take the seeds of the others away.
+    values['late'] = {0: 0.0, 1: 1.0, 2: 2.0}
+    self.assertEqual(statistics.best_of(values), 'whole')
+    self.assertFalse(statistics.may_be_best(values)['behind'])
+
+  def test_who_has_enough_seeds_alone_is_not_the_best_for_that(self):
+    values = {'a': {0: 70.0, 1: 71.0, 2: 70.5}, 'b': {0: 90.0, 1: 91.0}, 'c': {}}
+    self.assertEqual(statistics.best_of(values), 'b')
+    self.assertEqual(statistics.may_be_best(values), {'a': None, 'b': None, 'c': None})
     self.assertIsNone(statistics.best_of({'a': {}}))
+
+  def test_seeds_that_no_two_share(self):
+    values = {'a': {0: 80.0, 1: 81.0, 2: 82.5}, 'b': {3: 90.0, 4: 91.0, 5: 92.0}}
+    self.assertEqual(statistics.may_be_best(values), {'a': None, 'b': None})
+    # Three each, of which any two share two.
+    values = {
+        m: dict.fromkeys(seeds, 1.0)
+        for m, seeds in (('a', (0, 1, 2)), ('b', (0, 1, 3)), ('c', (1, 2, 3)))
+    }
+    self.assertEqual(statistics.may_be_best(values), dict.fromkeys('abc'))
+
+  @parameterized.parameters(*range(5))
+  def test_adjusted_means_of_what_only_methods_and_seeds_make(self, number):
+    draw = np.random.default_rng(number)
+    of_methods, of_seeds = draw.normal(size=4), draw.normal(size=7)
+    values = {
+        str(m): {int(s): of_methods[m] + of_seeds[s] for s in draw.permutation(7)[: 4 + m % 3]}
+        for m in range(4)
+    }
+    found = statistics.adjusted_means(values)
+    self.assertAlmostEqual(found['3'] - found['0'], of_methods[3] - of_methods[0], places=9)
+    whole = {m: {s: 1.5 * s for s in range(3)} for m in 'ab'}
+    self.assertEqual(statistics.adjusted_means(whole), {'a': 1.5, 'b': 1.5})
 
   def test_a_difference_without_an_interval_has_none_in_its_text(self):
     first, second = {0: 2.0, 1: 3.0, 2: 5.0}, {0: 1.0, 1: 2.0, 2: 4.0}

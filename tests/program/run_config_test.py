@@ -302,14 +302,6 @@ class RangeTest(parameterized.TestCase):
       _config(param=('wait=1',))
     self.assertEqual(_config(param=('weight=0.5',)).method_params().weight, 0.5)
 
-  def test_weights_that_a_stage_would_not_begin_with_are_refused(self):
-    begins = {'method': 'jointopt', 'weights': 'w.h5'}
-    with self.assertRaisesRegex(types.UsageError, '^--weights .*retrain:LENGTH of jointopt'):
-      _config(**begins, stages='retrain:3')
-    with self.assertRaisesRegex(types.UsageError, '^--weights .*restart=true of lc'):
-      _config(method='lc', weights='w.h5', param=('restart=true',))
-    self.assertEqual(_config(**begins).weights, 'w.h5')
-
   def test_is_frozen(self):
     with self.assertRaises(dataclasses.FrozenInstanceError):
       _config().rounds = 0

@@ -2,6 +2,8 @@
 
 import asyncio
 import collections
+import sys
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -147,15 +149,28 @@ class WritingExecutorTest(absltest.TestCase):
     self._value()
     self._executor.close()
     self.assertEqual(self._worker.forgotten, ['2', '3', 'e'])
-    del held  # Of an executor that is closed.
-    self.assertEqual(self._worker.forgotten, ['2', '3', 'e'])
+    del held  # Of an executor that is closed, but may be there for others.
+    self.assertEqual(self._worker.forgotten, ['2', '3', 'e', '1'])
+
+  def test_what_is_made_while_the_executor_is_closed_is_forgotten_too(self):
+    create = self._worker.create_value
+
+    def closes_meanwhile(request):
+      self._executor.close()
+      return create(request)
+
+    self._worker.create_value = closes_meanwhile
+    self._value()
+    self.assertEqual(self._worker.forgotten, ['e', '1'])
 
   def test_a_worker_that_is_gone_has_nothing_to_forget(self):
     self._worker.gone = True
+    said = self.enter_context(mock.patch.object(sys, 'unraisablehook'))
     for _ in range(25):  # More than are forgotten at a time.
       self._value()
     self._executor.close()
     self.assertEqual(self._worker.forgotten, ['e'])
+    said.assert_not_called()
 
 
 if __name__ == '__main__':

@@ -112,8 +112,8 @@ class Cost(NamedTuple):
 
 # Of all clients, up and down, whole run.
 TRAFFIC = Cost('MB a run', lambda costs: (costs.up + costs.down) / 1e6)
-# Of a simulation: all clients of a round share one machine.
-TIME = Cost('ms a round', lambda costs: 1e3 * costs.seconds)
+# Of a simulation, whose clients share one machine; two digits, which is as far as they repeat.
+TIME = Cost('ms a round', lambda costs: float(f'{1e3 * costs.seconds:.2g}'))
 
 
 class Point(NamedTuple):

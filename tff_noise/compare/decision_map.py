@@ -60,11 +60,12 @@ def places(
 
 
 def _place(setting, values, losses, baseline, highest):
-  pick = max if highest else min
   mean = {m: statistics.spread(v.values()).mean for m, v in values.items()}
   best = statistics.best_of(values, highest=highest)
   may_be = statistics.may_be_best(values, highest=highest)
-  loss = '' if best in losses or not losses else pick(sorted(losses), key=mean.__getitem__)
+  loss = ''
+  if losses and best not in losses:
+    loss = statistics.best_of({m: values[m] for m in sorted(losses)}, highest=highest)
   federation, _, noise = setting.partition(', ')
   return Place(
       noise or federation, federation if noise else '', best, mean[best],

@@ -88,16 +88,15 @@ def may_be_best(
   A method may be, unless the paired t statistic of the one with the best mean against it is above
   what the largest such statistic among as many equal methods exceeds in 5 % of cases (simulated).
   So where all are equal, all are left in 95 % of tables. No common variance is assumed; methods of
-  unequal variance are left in at least as often (`statistics_test`). All are compared over the
-  seeds that all of them have.
+  unequal variance are left in at least as often (`statistics_test`).
 
   Args:
     values: By method, by seed.
     highest: Whether high values are good.
 
   Returns:
-    By method; None for one of fewer than `MIN_SEEDS` seeds, and for all if fewer than two are left,
-    or these have fewer than `MIN_SEEDS` in common.
+    By method; None for one of fewer than `MIN_SEEDS` seeds or that shares fewer with the best, and
+    for all if there is none else.
   """
   sign = 1 if highest else -1
   compared = _compared(values)
@@ -107,36 +106,56 @@ def may_be_best(
   best = best_of(compared, highest=highest)
   for method, of_method in compared.items():
     differences = sign * _differences(compared[best], of_method)
+    if len(differences) < MIN_SEEDS:
+      continue
     limit = critical_value(len(compared), len(differences)) * _standard_error(differences)
     # Equal differences do not tell how they vary: a few of a coarse metric are easily equal.
     told = len(differences) in _SIGN_FLIP_SEEDS or _vary(differences, compared[best], of_method)
     result[method] = method == best or not told or bool(differences.mean() <= limit)
+  if sum(kept is not None for kept in result.values()) < 2:
+    return dict.fromkeys(values)
   return result
 
 
 def best_of(values: Mapping[str, Mapping[int, float]], *, highest: bool = True) -> str | None:
-  """Returns the method with the best mean over the seeds that all have; None if there are none.
+  """Returns the method with the best `adjusted_means`; None if there are no values.
 
-  One of fewer than `MIN_SEEDS` seeds does not compete with those that have as many.
+  One of fewer than `MIN_SEEDS` seeds does not compete where two others have as many.
 
   Args:
     values: By method, by seed.
     highest: Whether high values are good.
   """
-  compared = _compared(values)
-  return (max if highest else min)(
-      compared, key=lambda m: spread(compared[m].values()).mean, default=None
-  )
+  means = adjusted_means(_compared(values))
+  return (max if highest else min)(means, key=means.__getitem__, default=None)
+
+
+def adjusted_means(values: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
+  """Returns means as if all methods had the same seeds, by method; plain ones where they have.
+
+  Least squares of `x_ms = a_m + b_s`, a_m of the method and b_s of the seed: who lacks an easy seed
+  is not behind for that.
+
+  Args:
+    values: By method, by seed; none is without.
+  """
+  seeds = sorted({seed for v in values.values() for seed in v})
+  if all(len(v) == len(seeds) for v in values.values()):
+    return {m: spread([v[s] for s in seeds]).mean for m, v in values.items()}
+  methods = list(values)
+  cells = [(m, s) for m, v in values.items() for s in v]
+  design = np.zeros((len(cells), len(methods) + len(seeds)))
+  for row, (method, seed) in zip(design, cells, strict=True):
+    row[methods.index(method)] = row[len(methods) + seeds.index(seed)] = 1
+  found = np.linalg.lstsq(design, np.array([values[m][s] for m, s in cells]), rcond=None)[0]
+  of_seeds = found[len(methods) :].mean()
+  return {m: float(a + of_seeds) for m, a in zip(methods, found, strict=False)}
 
 
 def _compared(values):
-  """Of methods with enough seeds, or of all that have any, the values of the seeds of all."""
-  compared = {m: v for m, v in values.items() if len(v) >= MIN_SEEDS}
-  compared = compared or {m: v for m, v in values.items() if v}
-  common = set.intersection(*map(set, compared.values())) if compared else set()
-  if not common:
-    return compared
-  return {m: {seed: v[seed] for seed in sorted(common)} for m, v in compared.items()}
+  """Those of enough seeds, or all that have any where there are no two."""
+  enough = {m: v for m, v in values.items() if len(v) >= MIN_SEEDS}
+  return enough if len(enough) > 1 else {m: v for m, v in values.items() if v}
 
 
 @functools.cache

@@ -253,7 +253,7 @@ def metric_table(grid: grid_lib.Grid, results: Sequence[Result], metric: str) ->
 def _marks(grid, metric, decided):
   """What the marks of a table mean."""
   best = 'highest' if metrics.get(metric).highest else 'lowest'
-  text = f'Bold: the {best} mean of its column.'
+  text = f'Bold: the {best} mean of its column, where seeds are missing adjusted for these.'
   if decided:
     text += (
         ' †: may be the best method of its column too: where all methods are equal, all are marked '

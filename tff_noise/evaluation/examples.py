@@ -79,11 +79,12 @@ def load(run: runs.Run, source: Source) -> tuple[types.Dataset, types.Examples]:
 def _on_scale_of(name, dataset):
   """The data set with pixels on the scale of that of the run; files of images are brought to it."""
   largest = sources.largest_pixel(name)
-  if dataset.test_x.dtype.kind == 'u' and dataset.largest_pixel != largest:
+  x = dataset.test_x
+  if x.dtype.kind == 'u' and (dataset.largest_pixel < largest or x.max(initial=0) > largest):
     raise types.UsageError(
         f'the run is of --dataset={name}, whose pixels are 0 to {largest}, and those of '
-        f'--dataset={dataset.name} are 0 to {dataset.largest_pixel}: give files of images, which '
-        'are brought to the scale of the run'
+        f'--dataset={dataset.name} are on another scale, 0 to {dataset.largest_pixel}: give files '
+        'of images, which are brought to that of the run'
     )
   return dataset._replace(largest_pixel=largest)
 

@@ -250,7 +250,6 @@ class RunConfig:
     self.method_params()
     self.base_params()
     self.stage_lengths()
-    self._require_first_weights()
     self._require_turns()
     self._require_disclosure()
     self._require_visible_models()
@@ -268,18 +267,6 @@ class RunConfig:
     names = ('cifar10n', 'cifar100n', 'clothing1m')
     if self.scene is None and self.dataset in names:
       self._require('noise', self.noise == 'human', f'human for --dataset={self.dataset}')
-
-  def _require_first_weights(self):
-    """Weights to start from are not what a later stage that starts anew begins with."""
-    anew = {
-        'jointopt': self.stage_lengths().get('retrain') and '--stages=...,retrain:LENGTH',
-        'lc': getattr(self.method_params(), 'restart', False) and '--param=restart=true',
-    }.get(self.method)
-    if self.weights is not None and anew:
-      raise types.UsageError(
-          f'--weights cannot be given with {anew} of {self.method}, which starts anew from weights '
-          'drawn by --seed: leave one of them out'
-      )
 
   def _require_turns(self):
     """Where clients have turns, nothing else says who takes part; a tree of noise needs them."""

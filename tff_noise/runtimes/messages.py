@@ -60,8 +60,11 @@ class WritingExecutor(tff.framework.RemoteExecutor):
   """Sends structures and federated values as `write` makes them, all else as TFF does.
 
   A worker forgets the values of an executor with the last one for as many clients. If the program
-  of another was killed that never comes, so what is left is disposed of before this one is closed.
+  of another was killed that never comes, so values are disposed of by themselves, before it is
+  closed and after.
   """
+
+  _closed_id = None
 
   async def create_value(self, value, type_spec=None):
     """See base class."""
@@ -79,12 +82,18 @@ class WritingExecutor(tff.framework.RemoteExecutor):
     if request is not None and request.value_ref:
       with _if_it_is_there():
         self._stub.dispose(request)
+    self._closed_id = self._executor_id
     super().close()
 
-  def _dispose(self, *value):
+  def _dispose(self, value_ref, value_executor_id):
     # Called as values are collected, when an error would go nowhere but to stderr.
     with _if_it_is_there():
-      super()._dispose(*value)
+      if value_executor_id is not None and value_executor_id == self._executor_id:
+        super()._dispose(value_ref, value_executor_id)
+        return
+      # What a call of another thread returned in the meantime has no executor any more.
+      executor = value_executor_id or self._closed_id
+      self._stub.dispose(executor_pb2.DisposeRequest(executor=executor, value_ref=[value_ref]))
 
 
 def _if_it_is_there():

@@ -35,6 +35,8 @@ from tff_noise.runtimes import worker_process
 _SIGN_OF_LIFE_SECONDS = 2.0
 # Of a share, which may be what its workers die of.
 _MAX_ATTEMPTS = 3
+# Of workers for it, of which some may be found to be gone.
+_MAX_CHOICES = 100
 
 
 @contextlib.contextmanager
@@ -127,9 +129,11 @@ class Pool:
     """
     deadline = time.monotonic() + self._patience
     said = False
-    while not (present := [p for p in map(_present, self._peers) if p.stub is not None]):
+    while True:
       if self._closed:
         raise worker_process.WorkerError('the connections to all workers are closed')
+      if present := [p for p in map(_present, self._peers) if p.stub is not None]:
+        return present
       left = deadline - time.monotonic()
       if left <= 0:
         raise worker_process.WorkerError(
@@ -144,7 +148,6 @@ class Pool:
         said = True
       with self._changed:
         self._changed.wait(min(left, 1.0))
-    return present
 
 
 class _RemoteContext(tff.framework.SyncContext):
@@ -233,7 +236,7 @@ class _Spread(federating.ClientSide):
     for share in self._shares or ():
       share.close()
     if self._threads is not None:
-      # Of what is still computed nobody waits for the result; it ends with its connection.
+      # Of what is still computed nobody waits for the result.
       self._threads.shutdown(wait=False, cancel_futures=True)
 
   def place(self, value, type_signature):
@@ -300,27 +303,31 @@ class _Share:
     self._worker = None
     self._executor = None
     self._results = []
+    self._closed = False
 
   def fetch(self, handle: _Handle) -> Any:
     """Returns the value of a step; of another worker, if this one is lost."""
     attempts = 0
-    while attempts < _MAX_ATTEMPTS:
+    for _ in range(_MAX_CHOICES):
       try:
         if self._executor is None:
           self._choose()
         attempts += 1
         return asyncio.run(self._compute(handle))
       except (tff.framework.RetryableError, grpc.RpcError, ValueError) as error:
-        if not self._is_lost(error):
+        if self._closed or not self._is_lost(error):
           raise
       self._executor, self._results = None, []
+      if attempts == _MAX_ATTEMPTS:
+        break
     raise worker_process.WorkerError(
-        f'{_MAX_ATTEMPTS} workers were lost in the same computation; the same command continues '
+        f'{attempts} workers were lost in the same computation; the same command continues '
         'from the last checkpoint'
     )
 
   def close(self) -> None:
-    """Lets the worker forget this share."""
+    """Lets the worker forget this share; whoever still computes it does not begin anew."""
+    self._closed = True
     self._results = []
     if self._executor is not None:
       with contextlib.suppress(ValueError):  # Where the worker was lost since.
