@@ -111,13 +111,22 @@ def _text(name, value):
   return value
 
 
+_START = (
+    'import runpy, sys; del sys.path[0]; '
+    "runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
+)
+
+
 def _run(arguments, verbose):
   from tff_noise import child
 
   # An installed package has the programs within it.
   installed = importlib.util.find_spec('tff_noise.bin') is not None
-  command = [sys.executable, '-m', 'tff_noise.bin.train' if installed else 'bin.train', *arguments]
-  path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
+  program = 'tff_noise.bin.train' if installed else 'bin.train'
+  # With `-m` Python would look where the user stands first, who may have a folder bin.
+  command = [sys.executable, '-c', _START.format(program), *arguments]
+  above = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+  path = os.pathsep.join([above, *(os.path.abspath(p) for p in sys.path)])
   # By it programs find where `bazel run` was called; paths of a call are those of this process.
   env = {k: v for k, v in os.environ.items() if k != 'BUILD_WORKING_DIRECTORY'}
   process = child.start(

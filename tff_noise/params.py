@@ -190,9 +190,7 @@ def require_module(place: str, flag: str) -> None:
     )
   top = module.partition('.')[0]
   installed = not INSTALLED_FOLDERS.isdisjoint(source_of(top).split(os.sep))
-  # Other finders than the path's know, for one, what is installed in a way that it can be edited.
-  elsewhere = not is_there(top) and importlib.util.find_spec(top) is not None
-  if not (is_there(module) or installed or elsewhere):
+  if not (is_there(module) or installed):
     raise types.UsageError(f'--{flag}={place}: there is no module {module}; {_WHERE}')
 
 
@@ -206,10 +204,20 @@ def _spec_of(module):
   spec, folders = None, None
   for part in module.split('.'):
     spec = machinery.PathFinder.find_spec(part, folders)
+    if spec is None and folders is None:
+      spec = _spec_elsewhere(part)
     if spec is None:
       return None
     folders = list(spec.submodule_search_locations or ())
   return spec
+
+
+def _spec_elsewhere(top):
+  """Of other finders than the path's: of what is installed in a way that it can be edited."""
+  try:
+    return importlib.util.find_spec(top)
+  except ValueError:  # Of a module that was not found but made.
+    return None
 
 
 def _look_here():

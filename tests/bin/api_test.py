@@ -38,7 +38,13 @@ class ApiTest(absltest.TestCase):
       )
 
     # As in a program that `bazel run` has started.
+    here = os.getcwd()
+    # Nor is a program of the same name where the user stands the one.
+    project = self.create_tempdir()
+    project.create_file('bin/train.py', content='raise SystemExit(7)\n')
     with mock.patch.dict(os.environ, BUILD_WORKING_DIRECTORY=self.create_tempdir().full_path):
+      os.chdir(project.full_path)
+      self.addCleanup(os.chdir, here)
       self.root, root = os.path.relpath(self.root), self.root
       run, said = asyncio.run(notebook())
       self.root = root

@@ -10,6 +10,8 @@ import psutil
 from absl.testing import absltest
 
 from tff_noise import child
+from tff_noise import types
+from tff_noise.compare import cells
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import runner
 
@@ -120,6 +122,19 @@ class RunnerTest(absltest.TestCase):
       self.assertEmpty({*both[0]} & {*both[1]})
       self.assertEqual({*both[0]} | {*both[1]}, cores)
     self.assertEqual(runner._cores(1000)[999], sorted(cores))
+
+  def test_a_process_that_has_other_code_than_there_is_runs_nothing(self):
+    code, cell = cells._Code(), self._grid(['fedavg'], [0]).cells[0]
+    code.check(cell.config)
+    own = [{'--method (own.py)': 'a'}, {'--method (own.py)': 'a'}, {'--method (own.py)': 'b'}]
+    with mock.patch.object(cells.inputs, 'of_code', side_effect=own):
+      code.check(cell.config)
+      code.check(cell.config)
+      with self.assertRaisesRegex(types.UsageError, 'code was changed while the grid ran'):
+        code.check(cell.config)
+    with mock.patch.object(cells.code_version, 'digest', return_value='other'):
+      with self.assertRaisesRegex(types.UsageError, 'code was changed while the grid ran'):
+        code.check(cell.config)
 
   def test_no_cells(self):
     grid = self._grid(['fedavg'], [0])

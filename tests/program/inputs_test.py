@@ -1,5 +1,6 @@
 """Tests of what a run is made from."""
 
+import importlib
 import os
 import sys
 from unittest import mock
@@ -188,9 +189,37 @@ class InputsTest(parameterized.TestCase):
       self.assertLen(own_code.sources_of('tries_of_inputs:METHOD'), 1)
       self.assertEqual(own_code.sources_of('compiled_of_inputs:METHOD'), [compiled.full_path])
       self.assertEqual(
-          own_code.places(['loss=tries_of_inputs:loss', 'text=no_module_at_all:x', 'mu=0.1']),
-          ['tries_of_inputs:loss'],
+          own_code.places([
+              'loss=tries_of_inputs:loss', 'text=no_module_at_all:x', 'mu=0.1',
+              'networks=cnn+adds_of_inputs:small',
+          ]),
+          ['tries_of_inputs:loss', 'adds_of_inputs:small'],
       )
+
+  def test_what_another_finder_finds_is_digested_too(self):
+    # As setuptools has it of a package that is installed so that it can be edited.
+    folder = self.create_tempdir()
+    place = folder.create_file('edited_of_inputs/__init__.py', content='').full_path
+    method = folder.create_file('edited_of_inputs/method.py', content='METHOD = 1\n').full_path
+
+    class Finder:
+
+      @staticmethod
+      def find_spec(name, path=None, target=None):
+        del path, target  # Unused.
+        if name == 'edited_of_inputs':
+          return importlib.util.spec_from_file_location(name, place)
+        return None
+
+    with mock.patch.object(sys, 'meta_path', [*sys.meta_path, Finder]):
+      self.assertEqual(own_code.sources_of('edited_of_inputs.method:METHOD'), [place, method])
+    self.assertEmpty(own_code.sources_of('edited_of_inputs.method:METHOD'))
+
+  def test_a_file_of_q_is_needed_where_the_scene_is_drawn_alone(self):
+    config = _config('--partition=openset_uniform', '--openset_q=no.csv')
+    inputs.require(config, begun=True)
+    with self.assertRaisesRegex(types.UsageError, '^--openset_q=no.csv: no such file'):
+      inputs.require(config, begun=False)
 
   def test_a_run_that_was_made_from_others_is_refused_with_what_differs(self):
     run = run_directory.locate(self.create_tempdir().full_path, 'run')

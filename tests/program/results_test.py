@@ -306,5 +306,18 @@ class WriteTest(absltest.TestCase):
       self.assertFalse(os.path.exists(self.run_.file('summary.json')), part)
 
 
+
+class PlainTest(absltest.TestCase):
+
+  def test_what_a_report_may_hold_is_json(self):
+    given = {
+        'a': np.float32(0.5), 'b': np.int64(3), 'c': np.array([1.0, np.nan]), 4: (1, 'x'),
+        'e': {'f': float('inf'), 'g': None, 'h': True},
+    }
+    self.assertEqual(results._plain(given), {
+        'a': 0.5, 'b': 3, 'c': [1.0, None], '4': [1, 'x'], 'e': {'f': None, 'g': None, 'h': True},
+    })
+
+
 if __name__ == '__main__':
   absltest.main()

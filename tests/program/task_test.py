@@ -11,6 +11,7 @@ from tff_noise import types
 from tff_noise.algorithms import algorithm
 from tff_noise.algorithms import averaged_model
 from tff_noise.algorithms import catalog
+from tff_noise.clients import label_loss
 from tff_noise.clients import program
 from tff_noise.federated import computation
 from tff_noise.federated import optimizer
@@ -50,9 +51,21 @@ def without_the_form(task_, _):
   return _own_loss(task_, lambda s: losses.cross_entropy(s.logits, s.labels))
 
 
-TAKES, IGNORES = (
+def with_adjusted_logits(task_, _):
+  program_ = label_loss.client(losses.cross_entropy, task_.training)
+  return algorithm.of_rounds(task_, computation.train('a round of train', task_, program_))
+
+
+def with_a_part_of_the_form(task_, _):
+  form = types.CrossEntropy(temperature=task_.training.loss.temperature)
+  return _own_loss(task_, lambda s: losses.cross_entropy(s.logits, s.labels, form))
+
+
+TAKES, IGNORES, ADJUSTS, PART = (
     catalog.ALGORITHMS['fedavg']._replace(name=n, place=f'{__name__}:{n}')
-    for n in ('with_the_form', 'without_the_form')
+    for n in (
+        'with_the_form', 'without_the_form', 'with_adjusted_logits', 'with_a_part_of_the_form'
+    )
 )
 
 
@@ -252,6 +265,15 @@ class TaskTest(federated_test_case.FederatedTestCase):
     self.assertNotEmpty(_prepared(method + 'TAKES', given)[1]().algorithm.fields)
     with self.assertRaisesRegex(types.UsageError, f'^{method}IGNORES: its loss does not take'):
       _prepared(method + 'IGNORES', given)[1]()
+
+  def test_nor_does_one_that_others_look_at_or_a_part_of_which_is_taken(self):
+    method, given = f'--method={__name__}:', ('--label_smoothing=0.1', '--logit_adjustment=1')
+    with self.assertRaisesRegex(types.UsageError, 'ADJUSTS: its loss does not take'):
+      _prepared(method + 'ADJUSTS', '--temperature=5', '--logit_adjustment=1')[1]()
+    for name in ('ADJUSTS', 'PART'):
+      with self.assertRaisesRegex(types.UsageError, f'{name}: its loss does not take'):
+        _prepared(method + name, *given[: 2 if name == 'ADJUSTS' else 1])[1]()
+    self.assertNotEmpty(_prepared(method + 'PART', '--temperature=5')[1]().algorithm.fields)
 
   def test_a_base_that_is_not_used_is_refused(self):
     method = f'--method={__name__}:'

@@ -76,16 +76,19 @@ def _counted(result, **more):
   return program.Sent(own={'count': count, 'last': result.client.round_num}, **more)
 
 
+def _trained_by(**training):
+  return _task().with_training(types.LocalTraining(**training))
+
+
 @functools.cache
 def _counting(learning_rate=0.1):
   """Clients keep how often they took part, and train a little more each time."""
   return computation.train(
-      f'counting {learning_rate}', _task(),
+      f'counting {learning_rate}', _trained_by(epochs=1, batch_size=2, learning_rate=learning_rate),
       program.ClientProgram(
           loss=lambda s: _cross_entropy(s) * (1 + tf.cast(s.client.own['count'], tf.float32)),
           final=_counted, own=_COUNT,
       ),
-      training=types.LocalTraining(epochs=1, batch_size=2, learning_rate=learning_rate),
   )
 
 
@@ -93,7 +96,7 @@ def _counting(learning_rate=0.1):
 def _judging():
   """As FedCorr's pre-processing: clients report, the server keeps it, and sends it to all."""
   return computation.train(
-      'judging', _task(),
+      'judging', _trained_by(epochs=1, batch_size=2, learning_rate=0.1, momentum=0.5),
       program.ClientProgram(
           loss=lambda s: _cross_entropy(s) * (1 + s.client.received['seen']),
           final=lambda r: _counted(
@@ -103,7 +106,6 @@ def _judging():
           receives={'seen': np.float32(0)},
           reports=(uplink.UplinkReport('norm', np.float32, 0.0, 1e6, 'a test'),),
       ),
-      training=types.LocalTraining(epochs=1, batch_size=2, learning_rate=0.1, momentum=0.5),
   )
 
 
@@ -153,8 +155,7 @@ def _remembering(own=False):
   )
   step = tff.learning.optimizers.build_sgdm(1.0, 0.5)
   return computation.train(
-      f'remembering {own}', _task(), mine,
-      training=types.LocalTraining(epochs=1, batch_size=3, learning_rate=0.1),
+      f'remembering {own}', _trained_by(epochs=1, batch_size=3, learning_rate=0.1), mine,
       optimizer=optimizer.FederatedOptimizer(
           optimizer.apply_update(step, _task().model.weights_type), rule, name='remembering'
       ),
@@ -175,8 +176,7 @@ def _keeping(name='kept', initial=None, selector=None, own=False, **of_optimizer
     mine = mine._replace(final=_counted, own=_COUNT)
   fed_avg = optimizer.fed_avg(_task().model.weights_type)
   return computation.train(
-      f'keeping {name}', _task(), mine,
-      training=types.LocalTraining(epochs=1, batch_size=3, learning_rate=0.1),
+      f'keeping {name}', _trained_by(epochs=1, batch_size=3, learning_rate=0.1), mine,
       optimizer=fed_avg._replace(client=rule, **of_optimizer), selector=selector,
   )
 
@@ -432,6 +432,24 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     self.assertEqual(seen, [(1, 0), (2, 2), (3, 3)])
     self.assertEqual(state.participations.tolist(), [1, 1, 1, 1, 0])
     self.assertEqual(_ints(state.own['last']), [1, 1, 2, 3, 0])
+
+  def test_what_a_run_keeps_has_to_be_there_from_its_start(self):
+    algorithm = _counting_algorithm(3)
+    round_ = algorithm.round
+
+    def adds(state, clients):
+      new = round_(state, clients)
+      return new._replace(models={**new.models, 'teacher': new.weights})
+
+    with self.assertRaisesRegex(types.UsageError, 'whose models are model, teacher, and began wit'):
+      self._run(algorithm._replace(round=adds))
+
+  @parameterized.parameters('round', 'test_accuracy', 'clients')
+  def test_columns_of_a_method_are_in_the_place_of_no_other(self, name):
+    report = algorithm_lib.Report(columns=lambda state: {name: 1.0, 'own': 2.0})
+    algorithm = _counting_algorithm(3)._replace(report=report)
+    with self.assertRaisesRegex(types.UsageError, f'^the columns {name} of the method.s report'):
+      self._run(algorithm)
 
   def test_a_round_that_returns_no_state_is_a_mistake(self):
     algorithm = _counting_algorithm(3)._replace(round=lambda state, clients: None)

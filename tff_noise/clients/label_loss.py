@@ -36,7 +36,8 @@ def client(
   def whole(s):
     logits = s.logits
     if training.logit_adjustment:
-      strength = training.logit_adjustment * training.loss.temperature
+      # By place: `watched_loss` asks whether the loss itself looks at it.
+      strength = training.logit_adjustment * training.loss[1]
       logits += strength * log_prior(tf.one_hot(s.client.labels, logits.shape[-1]))
     if not training.mixup_alpha:
       return loss(logits, s.labels)

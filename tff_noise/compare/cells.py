@@ -14,29 +14,53 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 
+from tff_noise import types
+from tff_noise.program import code_version
 from tff_noise.program import command_line
 from tff_noise.program import flags
+from tff_noise.program import inputs
 from tff_noise.program import run
+from tff_noise.program import run_config
+
+
+class _Code:
+  """What this process has loaded, which files may not be any more."""
+
+  def __init__(self):
+    self._package = code_version.digest()
+    self._own = {}
+
+  def check(self, config: run_config.RunConfig) -> None:
+    """Raises `UsageError` where a run would be told to be of other code than it is of."""
+    changed = code_version.digest() != self._package
+    for name, digest in inputs.of_code(config).items():
+      changed |= self._own.setdefault(name, digest) != digest
+    if changed:
+      raise types.UsageError(
+          'code was changed while the grid ran, and this process has what it was: give the same '
+          'command again'
+      )
 
 
 def main(cores: Sequence[int]) -> None:
   """Runs what is asked for until stdin ends, on these cores."""
   # Threads of one process scale worse than processes; before TensorFlow counts the cores.
   os.sched_setaffinity(0, cores)
+  code = _Code()
   with os.fdopen(os.dup(sys.stdout.fileno()), 'w', encoding='utf-8') as replies:
     for line in sys.stdin:
       log, *arguments = json.loads(line)
       try:
         with _output_to(log):
-          reply = _run(arguments), ''
+          reply = _run(arguments, code), ''
       except OSError as error:  # As on a full disk, where a run cannot say what happened.
         reply = 1, f'its output cannot be written to {log} ({error.strerror})'
       print(json.dumps(reply), file=replies, flush=True)
 
 
-def _run(arguments):
+def _run(arguments, code):
   try:
-    return command_line.run('train', lambda: _train(arguments))
+    return command_line.run('train', lambda: _train(arguments, code))
   except Exception:  # pylint: disable=broad-except
     # What nobody foresaw ends this run alone; who asked for it takes another process then.
     traceback.print_exc()
@@ -45,8 +69,10 @@ def _run(arguments):
     _forget()
 
 
-def _train(arguments):
-  run.run(flags.config_from(flags.parse(['train', *arguments])))
+def _train(arguments, code):
+  config = flags.config_from(flags.parse(['train', *arguments]))
+  code.check(config)
+  run.run(config)
   return 0
 
 

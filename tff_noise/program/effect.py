@@ -12,7 +12,7 @@ from tff_noise.program import run_config
 _DRAWN = (
     'clients', 'validation_fraction', 'client_validation_fraction', 'partition', 'partition_p',
     'partition_alpha', 'partition_min_size', 'openset_q', 'noise', 'noise_rate', 'noise_rho',
-    'noise_tau', 'noise_semantics', 'noise_matrix',
+    'noise_tau', 'noise_semantics', 'noise_matrix', 'human_labels',
 )
 
 

@@ -30,7 +30,8 @@ def find(
 ) -> run_directory.RunDirectory | None:
   """Returns the longest finished run that `config` is a longer one of; None if there is none.
 
-  Runs with a name of their own, or begun anew, are not looked for and look for none. If the only
+  Runs with a name of their own, begun anew, or of a method of the user's are not looked for and
+  look for none. If the only
   ones are of other code or data, stderr is told so: whoever asks for more rounds expects to go on.
 
   Args:
@@ -39,6 +40,8 @@ def find(
   """
   if config.run_name is not None or config.overwrite or not config.resume:
     return None
+  if ':' in config.method:
+    return None  # Nobody said that its rounds do not depend on how many there are.
   # All but the digest of its flags.
   name = config.name().rpartition('_')[0]
   found, changed = {}, ''

@@ -43,6 +43,8 @@ def require(config: run_config.RunConfig, *, begun: bool) -> None:
     path = getattr(config, flag)
     if path is not None and not path.startswith('uniform:') and not os.path.isfile(path):
       raise types.UsageError(f'--{flag}={path}: no such file')
+  if not begun and config.scene is None:
+    config.check_q()
   for flag in ('model', 'aggregation', 'metrics_hook'):
     place = getattr(config, flag)
     if place and ':' in place:
@@ -66,15 +68,21 @@ def digests(config: run_config.RunConfig, dataset: types.Dataset) -> dict[str, s
 
 def of_files(config: run_config.RunConfig) -> dict[str, str]:
   """Returns the digests of the files that flags name, code of the user's own among them."""
-  files = {name: _paths(getattr(config, name)) for name in _FILES}
-  # Code that the digest of this package's does not cover.
+  paths = {f'--{name}': _paths(getattr(config, name)) for name in _FILES}
+  there = {name: _of_files(found) for name, found in paths.items() if found is not None}
+  return {**there, **of_code(config)}
+
+
+def of_code(config: run_config.RunConfig) -> dict[str, str]:
+  """Returns the digests of code of the user's own, which the digest of this package's has not."""
+  files = {}
   named = {n: getattr(config, n) for n in ('method', 'model', 'aggregation')}
   own = {name: place for name, place in named.items() if ':' in place}
   for flag in ('param', 'base_param'):
     own |= {f'{flag}={p}': p for p in own_code.places(getattr(config, flag))}
   for name, place in own.items():
     files |= _by_name(name, own_code.sources_of(place))
-  return {f'--{name}': _of_files(paths) for name, paths in files.items() if paths is not None}
+  return {f'--{name}': _of_files(paths) for name, paths in files.items()}
 
 
 def of_data(dataset: types.Dataset) -> dict[str, str]:

@@ -49,8 +49,8 @@ def sources_of(place: str) -> Sequence[str]:
 
 
 def places(texts: Sequence[str]) -> list[str]:
-  """Returns what names a module in parameters such as `loss=package.module:function`."""
-  values = (text.partition('=')[2] for text in texts)
+  """Returns what names modules in parameters such as `loss=package.module:function`."""
+  values = [value for text in texts for value in text.partition('=')[2].split('+')]
   return [value for value in values if _PLACE.fullmatch(value) and params.source_of(value)]
 
 

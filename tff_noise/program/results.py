@@ -1,5 +1,6 @@
 """What a finished run leaves: clients, labels, privacy, and last of all its summary."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,9 +67,21 @@ def write(
       **own_models,
       **_by_client(by_client),
   }
+  found = _plain(found)
   found['lines'] = list(algorithm.report.lines(found))
   # Last: a run with a summary is complete.
   run_directory.write_json(directory.file('summary.json'), found)
+
+
+def _plain(value):
+  """As JSON has it: a method's own report may hold NumPy's numbers, and some that are none."""
+  if isinstance(value, Mapping):
+    return {str(key): _plain(one) for key, one in value.items()}
+  if isinstance(value, np.ndarray | np.generic):
+    value = value.tolist()
+  if isinstance(value, list | tuple):
+    return [_plain(one) for one in value]
+  return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _csv(matrix):

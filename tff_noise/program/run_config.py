@@ -235,7 +235,7 @@ class RunConfig:
     self._require('seed', 0 <= self.seed < 2**63, 'in [0, 2**63)')
     if self.scene is None:
       noise.check(self._noise_spec(matrix=None))
-      partition.check(self._partition_spec())
+      partition.check(self._partition_spec(self._q(of_file=0.5)))
       if self.partition != 'natural' and not self.centralised:
         self.check_clients(self.clients)
     if self.centralised:
@@ -459,22 +459,26 @@ class RunConfig:
       self._require('noise_matrix', self.noise_matrix is not None, 'given with --noise=matrix')
       matrix = matrix_file.read(self.noise_matrix, '--noise_matrix')
     return scene.SceneSpec(
-        self._partition_spec(), self._noise_spec(matrix), self.validation_fraction,
+        self._partition_spec(self._q()), self._noise_spec(matrix), self.validation_fraction,
         self.client_validation_fraction,
     )
 
-  def _partition_spec(self):
+  def _partition_spec(self, q):
     return partition.PartitionSpec(
         self.partition,
         self.clients,
         p=self.partition_p,
         alpha=self.partition_alpha,
         min_size=self.partition_min_size,
-        q=self._q(),
+        q=q,
     )
 
-  def _q(self):
-    """Q: one number for all clients and classes, or a file of them."""
+  def check_q(self) -> None:
+    """Raises `UsageError` if a file that --openset_q names is missing or does not fit."""
+    partition.check(self._partition_spec(self._q()))
+
+  def _q(self, of_file=None):
+    """Q: one number for all clients and classes, or a file of them; what it has, if not given."""
     try:
       return float(self.openset_q)
     except ValueError:
@@ -483,6 +487,8 @@ class RunConfig:
             f'--openset_q must be a number in (0, 1), or a file of numbers '
             f'({", ".join(matrix_file.SUFFIXES)}), got {self.openset_q!r}'
         ) from None
+      if of_file is not None:
+        return of_file  # It is read where the scene is drawn: a run has its scene.
       return matrix_file.read(self.openset_q, '--openset_q')
 
   def _noise_spec(self, matrix):

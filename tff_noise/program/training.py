@@ -132,6 +132,14 @@ def run_round(
         "the method's round returned the state that it was given, though clients trained: return "
         'that of their output'
     )
+  for name in ('models', 'optimizers', 'received', 'records'):
+    before, after = getattr(state, name).keys(), getattr(new, name).keys()
+    if before != after:
+      raise types.UsageError(
+          f"the method's round returned a State whose {name} are {', '.join(sorted(after))}, and "
+          f"began with {', '.join(sorted(before))}: what a run keeps has to be there from its "
+          'start, as Algorithm and its computations declare it'
+      )
   state = new
   clients.require_noise()
   # The state is saved while the next round runs: what changes it in place fails there and then.
@@ -218,7 +226,7 @@ async def run(
           evaluated.update({f'{name}_{m}': float(values[m]) for m in evaluation.MEASURES})
         on_evaluated(done, {**columns, **evaluated}, models)
         ended = is_over(done)
-      traffic = clients.traffic
+      traffic, truth = clients.traffic, ground_truth(now)
       metrics = {
           'stage': algorithm.stage_of(done),
           **evaluated,
@@ -229,13 +237,28 @@ async def run(
           'bytes_up': traffic.bytes_up,
           'bytes_down': traffic.bytes_down,
           **columns,
-          **ground_truth(now),
+          **truth,
       }
+      _require_free_names(columns, metrics, {**evaluated, **truth})
       is_saved = ended or done == total_rounds or done % checkpoint_every == 0
+      # If it ends with an error there, this state is none that the ledger has and nobody else.
+      await background.wait()
       saved = entered(now, ledger) if is_saved else None
       await background.start(write, saved, done, metrics, seconds)
     await background.wait()
     return program_state(state, clients, ledger)
+
+
+def _require_free_names(columns, metrics, measured):
+  """The method's columns are beside those that a run has, not in their place."""
+  own = {'round', *measured, *(name for name in metrics if name not in columns)}
+  fixed = {'stage', 'train_loss', 'clients', 'rejected', 'bytes_up', 'bytes_down'}
+  taken = sorted(columns.keys() & (own | fixed))
+  if taken:
+    raise types.UsageError(
+        f"the columns {', '.join(taken)} of the method's report have names of columns that every "
+        'run has: call them otherwise'
+    )
 
 
 class _Background:

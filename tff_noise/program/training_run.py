@@ -78,6 +78,8 @@ def run(
     weights = initial_weights(config, prepared)
     if config.metrics_hook:
       params.named(config.metrics_hook, 'metrics_hook')  # Before a run is replaced or begun.
+    if config.overwrite:
+      training.initial_state(prepared.algorithm, weights)  # Likewise, of a method of the user's.
     noise = noise_secret.name(config, dataset, prepared.federation, system_key)
     made_from = inputs.recorded(config, dataset) if made_from is None else made_from
     write = functools.partial(

@@ -6,19 +6,23 @@ from tff_noise import types
 
 
 def watched(form: types.CrossEntropy) -> tuple[types.CrossEntropy, Callable[[], bool]]:
-  """Returns the same form of the loss, which knows whether it was looked at, and whether it was.
+  """Returns the same form of the loss, and whether all of it that is not as usual was looked at.
 
   Args:
     form: What a method's loss is to be; it is traced while the method is built.
   """
-  looked = []
+  looked = set()
+  usual = types.CrossEntropy()
+  # What is read of an unusual temperature alone need not be read.
+  asked = {n for n in form._fields if getattr(form, n) != getattr(usual, n)} - {
+      'temperature_reading'
+  }
 
   class Form(types.CrossEntropy):
     """The same values."""
 
-    @property
-    def temperature(self):
-      looked.append(True)
-      return self[1]
+    def __getattribute__(self, name):
+      looked.add(name)
+      return super().__getattribute__(name)
 
-  return Form(*form), lambda: bool(looked)
+  return Form(*form), lambda: asked <= looked
