@@ -76,7 +76,7 @@ class SealTest(absltest.TestCase):
 
   def test_who_is_refused_is_told_which_files_are_other(self):
     with mock.patch.object(code_version, 'digest', lambda: 'abc123'):
-      code_version.write(self.run_.path)
+      code_version.write(self.run_.path, None)
     path = self.run_.file('code.json')
     kept = run_directory.read_json(path)
     names = ('clients/loops.py', 'data/scene.py', 'heaps.py', 'rng.py')

@@ -9,6 +9,7 @@ from absl.testing import parameterized
 
 from tests.report import run_files
 from tff_noise import types
+from tff_noise.program import code_version
 from tff_noise.program import summary
 from tff_noise.report import runs
 
@@ -42,6 +43,10 @@ class ReadRunTest(parameterized.TestCase):
       config = {**run_files.config(), 'execution': {'metrics_hook': hook}}
       run_files.write_json(os.path.join(self.path, 'config.json'), config)
       self.assertEqual(runs.read_run(self.path).hook, found)
+    # With another, or none, when it went on.
+    for hook in ('my.code:watch', None, 'other:hook'):
+      code_version.write(self.path, hook)
+    self.assertEqual(runs.read_run(self.path).hook, 'my.code:watch, other:hook')
 
   def test_numbers_texts_and_gaps(self):
     columns = run_files.metrics(

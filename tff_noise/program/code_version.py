@@ -24,10 +24,17 @@ def digest() -> str:
   return _of_bytes(content.encode())
 
 
-def write(folder: str) -> None:
-  """Keeps in a run's folder which code it goes on with."""
+def write(folder: str, hook: str | None) -> None:
+  """Keeps in a run's folder which code it goes on with, and every `--metrics_hook` beside it."""
   path = os.path.join(folder, _FILE)
-  run_directory.write_json(path, {'code': digest(), 'files': _files()})
+  hooks = dict.fromkeys((*hooks_of(folder), *([hook] if hook else ())))
+  run_directory.write_json(path, {'code': digest(), 'files': _files(), 'hooks': list(hooks)})
+
+
+def hooks_of(folder: str) -> list[str]:
+  """Returns the hooks that ran beside a run, as far as its folder says."""
+  path = os.path.join(folder, _FILE)
+  return run_directory.read_json(path).get('hooks', []) if os.path.exists(path) else []
 
 
 def differences(run: run_directory.RunDirectory, code: str) -> list[str]:

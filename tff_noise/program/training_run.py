@@ -97,7 +97,7 @@ def run(
         noise_secret.check(directory, noise)
         _check_rounding(config, directory)
         ledger_seal.check_code(directory, config.resume_other_code)
-        code_version.write(directory.path)
+        code_version.write(directory.path, config.metrics_hook)
         _say_schedule(config, prepared.algorithm)
         _say_budget(config, prepared, scene)
         evaluations = evaluations_of(prepared.task.model, dataset, scene)

@@ -13,6 +13,7 @@ import numpy as np
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
 from tff_noise.privacy import protection
+from tff_noise.program import code_version
 from tff_noise.program import run_directory
 from tff_noise.program import summary as summary_lib
 
@@ -107,6 +108,7 @@ def read_run(path: str) -> Run:
         f'summary.json tells of {summary["rounds"]}'
     )
   timing = _read_columns(directory.file('timing.csv'), finished)
+  begun = str(config.get('execution', {}).get('metrics_hook') or '')
   return Run(
       path=directory.path,
       name=directory.name,
@@ -114,7 +116,9 @@ def read_run(path: str) -> Run:
       method_parameters=config.get('method_parameters', {}),
       versions=config.get('versions', {}),
       code=str(config.get('code', '')),
-      hook=str(config.get('execution', {}).get('metrics_hook') or ''),
+      hook=', '.join(dict.fromkeys(
+          ([begun] if begun else []) + list(map(str, code_version.hooks_of(directory.path)))
+      )),
       class_names=tuple(map(str, config.get('class_names', ()))),
       inputs=config.get('inputs', {}),
       noise=str(config.get('noise', '')),
