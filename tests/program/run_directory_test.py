@@ -195,6 +195,25 @@ class CreateTest(RunDirectoryTestCase):
     self.assertEqual(os.listdir(self.root), ['run'])
     self.assertEqual(os.listdir(self.run_.path), ['config.json'])
 
+  def test_one_that_cannot_begin_leaves_what_was_there(self):
+    def begin():
+      self.assertTrue(os.path.exists(self.run_.file('new')))
+      raise types.UsageError('mine')
+
+    def write(folder):
+      for name in ('config.json', 'new'):
+        with open(os.path.join(folder, name), 'w', encoding='utf-8') as file:
+          file.write('{}')
+
+    with self.assertRaisesRegex(types.UsageError, 'mine'):
+      run_directory.create(self.run_, write, begin=begin)
+    self.assertEqual(os.listdir(self.root), [])
+    self.make(config=1)
+    with self.assertRaisesRegex(types.UsageError, 'mine'):
+      run_directory.create(self.run_, write, replaces=True, begin=begin)
+    self.assertEqual(os.listdir(self.root), ['run'])
+    self.assertEqual(os.listdir(self.run_.path), ['config.json'])
+
   def test_what_is_no_run_is_never_replaced(self):
     os.mkdir(self.run_.path)
     run_directory.create(self.run_, lambda folder: None, replaces=True)  # Empty.

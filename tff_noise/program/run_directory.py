@@ -137,7 +137,13 @@ def locate(root_dir: str, name: str) -> RunDirectory:
   return run
 
 
-def create(run: RunDirectory, write: Callable[[str], None], *, replaces: bool = False) -> None:
+def create(
+    run: RunDirectory,
+    write: Callable[[str], None],
+    *,
+    replaces: bool = False,
+    begin: Callable[[], None] = lambda: None,
+) -> None:
   """Makes the run directory with what `write(folder)` puts into it, in one step.
 
   Args:
@@ -145,6 +151,8 @@ def create(run: RunDirectory, write: Callable[[str], None], *, replaces: bool = 
     write: Called with the path of a new folder.
     replaces: Whether a run that is there is removed; if not, it stays, as one that another process
       has made meanwhile.
+    begin: Called when the directory is there, before what it replaces is removed; if it raises,
+      all is as it was.
 
   Raises:
     types.UsageError: If another process is writing what would be removed, or it is no run.
@@ -157,14 +165,22 @@ def create(run: RunDirectory, write: Callable[[str], None], *, replaces: bool = 
       return
     require_replaceable(run)
     _remove(root, prefix)  # Whoever left these is dead: it would hold the lock.
-    folder = tempfile.mkdtemp(prefix=prefix, dir=root)
+    folder, aside = tempfile.mkdtemp(prefix=prefix, dir=root), None
     try:
       os.chmod(folder, 0o755)
       write(folder)
       if run.exists:
         with locked(run):
-          os.rename(run.path, tempfile.mkdtemp(prefix=prefix, dir=root))
+          aside = tempfile.mkdtemp(prefix=prefix, dir=root)
+          os.rename(run.path, aside)
       os.rename(folder, run.path)
+      try:
+        begin()
+      except BaseException:
+        os.rename(run.path, folder)
+        if aside is not None:
+          os.rename(aside, run.path)
+        raise
       _remove(root, prefix)
     except BaseException:
       shutil.rmtree(folder, ignore_errors=True)

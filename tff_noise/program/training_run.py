@@ -86,7 +86,15 @@ def run(
         _write_start, config=config, scene=scene, system_key=system_key, noise=noise,
         made_from=made_from, class_names=dataset.class_names, prepared=prepared,
     )
-    run_directory.create(directory, write, replaces=config.overwrite)
+    hooks = []
+
+    def begin():
+      if config.metrics_hook:
+        hooks.append(
+            managers.build_hook(config.metrics_hook, directory.path, config.identity())
+        )
+
+    run_directory.create(directory, write, replaces=config.overwrite, begin=begin)
     # Another process may have made it meanwhile, or even finished.
     run_directory.check_same_run(directory, config.identity(), flags.defaults())
     inputs.check(directory, made_from, inputs.OR_ANOTHER)
@@ -101,7 +109,10 @@ def run(
         _say_schedule(config, prepared.algorithm)
         _say_budget(config, prepared, scene)
         evaluations = evaluations_of(prepared.task.model, dataset, scene)
-        state = _train(config, prepared, scene, evaluations, weights, directory)
+        if not hooks:  # Of a run that was there.
+          begin()
+        hook = hooks[0] if hooks else None
+        state = _train(config, prepared, scene, evaluations, weights, directory, hook)
         algorithm = prepared.algorithm
         if state.round_num < algorithm.rounds:
           print(
@@ -197,16 +208,13 @@ def _carry(config, prepared, folder):
   print(f'extend: the rounds of {source.path} are taken over', file=sys.stderr)
 
 
-def _train(config, prepared, scene, evaluations, weights, directory):
+def _train(config, prepared, scene, evaluations, weights, directory, hook):
   """Trains to the end and returns the last state."""
   algorithm, federation = prepared.algorithm, prepared.federation
   ledger = ledger_lib.Ledger(
       algorithm.fields, _declare(directory, algorithm), directory.file('ledger.jsonl'),
       ledger_seal.of_run(directory), code_version.digest(),
   )
-  hook = None
-  if config.metrics_hook:
-    hook = managers.build_hook(config.metrics_hook, directory.path, config.identity())
   best = trained_models.BestKeeper(directory, prepared.task.model)
 
   def is_over(done):
