@@ -111,9 +111,10 @@ def _text(name, value):
   return value
 
 
+# Without what Python puts first of itself, the folder where the user stands or that of the program.
 _START = (
-    'import runpy, sys; del sys.path[0]; '
-    "runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
+    "import runpy, sys; sys.path[:1] = [p for p in sys.path[:1] if p]; "
+    "runpy.run_path({!r}, run_name='__main__')"
 )
 
 
@@ -122,11 +123,11 @@ def _run(arguments, verbose):
 
   # An installed package has the programs within it.
   installed = importlib.util.find_spec('tff_noise.bin') is not None
-  program = 'tff_noise.bin.train' if installed else 'bin.train'
-  # With `-m` Python would look where the user stands first, who may have a folder bin.
+  within = os.path.dirname(os.path.abspath(__file__))
+  # By its place: where the user stands there may be another folder bin.
+  program = os.path.join(within if installed else os.path.dirname(within), 'bin', 'train.py')
   command = [sys.executable, '-c', _START.format(program), *arguments]
-  above = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-  path = os.pathsep.join([above, *(os.path.abspath(p) for p in sys.path)])
+  path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
   # By it programs find where `bazel run` was called; paths of a call are those of this process.
   env = {k: v for k, v in os.environ.items() if k != 'BUILD_WORKING_DIRECTORY'}
   process = child.start(

@@ -190,7 +190,9 @@ def require_module(place: str, flag: str) -> None:
     )
   top = module.partition('.')[0]
   installed = not INSTALLED_FOLDERS.isdisjoint(source_of(top).split(os.sep))
-  if not (is_there(module) or installed):
+  # Of what other finders know, what is within may be theirs to find, too.
+  elsewhere = machinery.PathFinder.find_spec(top) is None and _found_elsewhere(top) is not None
+  if not (is_there(module) or installed or elsewhere):
     raise types.UsageError(f'--{flag}={place}: there is no module {module}; {_WHERE}')
 
 
@@ -213,7 +215,14 @@ def _spec_of(module):
 
 
 def _spec_elsewhere(top):
-  """Of other finders than the path's: of what is installed in a way that it can be edited."""
+  """What has files among what other finders than the path's know."""
+  spec = _found_elsewhere(top)
+  has_file = spec is not None and (spec.has_location or spec.submodule_search_locations)
+  return spec if has_file else None
+
+
+def _found_elsewhere(top):
+  """Of what is installed in a way that it can be edited, for one, or built into Python."""
   try:
     return importlib.util.find_spec(top)
   except ValueError:  # Of a module that was not found but made.

@@ -10,8 +10,6 @@ import psutil
 from absl.testing import absltest
 
 from tff_noise import child
-from tff_noise import types
-from tff_noise.compare import cells
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import runner
 
@@ -123,18 +121,13 @@ class RunnerTest(absltest.TestCase):
       self.assertEqual({*both[0]} | {*both[1]}, cores)
     self.assertEqual(runner._cores(1000)[999], sorted(cores))
 
-  def test_a_process_that_has_other_code_than_there_is_runs_nothing(self):
-    code, cell = cells._Code(), self._grid(['fedavg'], [0]).cells[0]
-    code.check(cell.config)
-    own = [{'--method (own.py)': 'a'}, {'--method (own.py)': 'a'}, {'--method (own.py)': 'b'}]
-    with mock.patch.object(cells.inputs, 'of_code', side_effect=own):
-      code.check(cell.config)
-      code.check(cell.config)
-      with self.assertRaisesRegex(types.UsageError, 'code was changed while the grid ran'):
-        code.check(cell.config)
-    with mock.patch.object(cells.code_version, 'digest', return_value='other'):
-      with self.assertRaisesRegex(types.UsageError, 'code was changed while the grid ran'):
-        code.check(cell.config)
+  def test_a_cell_of_other_code_than_the_grid_began_with_is_not_run(self):
+    grid = self._grid(['fedavg'], [0])
+    with mock.patch.object(runner.inputs, 'code', return_value='what it was'):
+      outcomes = self._run(grid)
+    self.assertEqual(outcomes['fedavg', 0].status, 2)
+    self.assertIn('code was changed since the grid began', outcomes['fedavg', 0].message)
+    self.assertFalse(os.path.exists(grid.cells[0].config.path()))
 
   def test_no_cells(self):
     grid = self._grid(['fedavg'], [0])

@@ -163,6 +163,8 @@ class MayBeBestTest(parameterized.TestCase):
   def test_seeds_that_no_two_share(self):
     values = {'a': {0: 80.0, 1: 81.0, 2: 82.5}, 'b': {3: 90.0, 4: 91.0, 5: 92.0}}
     self.assertEqual(statistics.may_be_best(values), {'a': None, 'b': None})
+    self.assertEqual(statistics.best_of(values), 'b')
+    self.assertEqual(statistics.best_of({'a': {0: 80.0}, 'b': {1: 79.0, 2: 79.0}}), 'a')
     # Three each, of which any two share two.
     values = {
         m: dict.fromkeys(seeds, 1.0)

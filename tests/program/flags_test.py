@@ -298,16 +298,6 @@ class EffectTest(FlagsTestCase):
     self.config(*arguments)  # As a grid has it, whose cells share flags.
 
   @parameterized.parameters(
-      ('jointopt', 'retrain:LENGTH', '--stages=retrain:3'),
-      ('lc', 'restart', '--param=restart=true'),
-  )
-  def test_weights_that_a_stage_would_not_begin_with_are_refused(self, method, said, argument):
-    with_weights = (f'--method={method}', '--weights=w.h5')
-    self.assert_misled(f'^--weights .*{said}', *with_weights, argument)
-    # Of a run that is there.
-    self.assertEqual(self.config(*with_weights, argument).weights, 'w.h5')
-
-  @parameterized.parameters(
       ('iterations', 'preprocess', '--method=fedcorr', '--allow_per_client_disclosure'),
       ('warm_up_iterations', 'warm_up', '--method=feddiv'),
   )

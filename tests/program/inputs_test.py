@@ -215,6 +215,18 @@ class InputsTest(parameterized.TestCase):
       self.assertEqual(own_code.sources_of('edited_of_inputs.method:METHOD'), [place, method])
     self.assertEmpty(own_code.sources_of('edited_of_inputs.method:METHOD'))
 
+  @parameterized.parameters(
+      ('jointopt', 'retrain:LENGTH', '--stages=retrain:3'),
+      ('lc', 'restart', '--param=restart=true'),
+  )
+  def test_weights_that_a_stage_would_not_begin_with_are_refused(self, method, said, argument):
+    path = self.create_tempfile('w.h5').full_path
+    config = _config(f'--method={method}', f'--weights={path}', argument)
+    with self.assertRaisesRegex(types.UsageError, f'^--weights .*{said}'):
+      inputs.require(config, begun=False)
+    inputs.require(config, begun=True)
+    inputs.require(_config(f'--method={method}', f'--weights={path}'), begun=False)
+
   def test_a_file_of_q_is_needed_where_the_scene_is_drawn_alone(self):
     config = _config('--partition=openset_uniform', '--openset_q=no.csv')
     inputs.require(config, begun=True)

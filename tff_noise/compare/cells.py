@@ -1,9 +1,9 @@
 """A process that runs one cell of a grid after another: what takes seconds to load serves all.
 
-Each line of its stdin asks for a run, a JSON list of where its output goes and of the arguments of
-`bin/train`; each line of its stdout is a JSON list of a run's exit status and a message, which is
-empty unless the run's output could not be written. A run's pictures are not drawn:
-`bin/report` draws them of any run at any time.
+Each line of its stdin asks for a run, a JSON list of where its output goes, of which code it has to
+be (`inputs.code`) and of the arguments of `bin/train`; each line of its stdout is a JSON list of a
+run's exit status and a message, which is empty unless the run's output could not be written. A
+run's pictures are not drawn: `bin/report` draws them of any run at any time.
 """
 
 import contextlib
@@ -15,41 +15,19 @@ import traceback
 from collections.abc import Iterator, Sequence
 
 from tff_noise import types
-from tff_noise.program import code_version
 from tff_noise.program import command_line
 from tff_noise.program import flags
 from tff_noise.program import inputs
 from tff_noise.program import run
-from tff_noise.program import run_config
-
-
-class _Code:
-  """What this process has loaded, which files may not be any more."""
-
-  def __init__(self):
-    self._package = code_version.digest()
-    self._own = {}
-
-  def check(self, config: run_config.RunConfig) -> None:
-    """Raises `UsageError` where a run would be told to be of other code than it is of."""
-    changed = code_version.digest() != self._package
-    for name, digest in inputs.of_code(config).items():
-      changed |= self._own.setdefault(name, digest) != digest
-    if changed:
-      raise types.UsageError(
-          'code was changed while the grid ran, and this process has what it was: give the same '
-          'command again'
-      )
 
 
 def main(cores: Sequence[int]) -> None:
   """Runs what is asked for until stdin ends, on these cores."""
   # Threads of one process scale worse than processes; before TensorFlow counts the cores.
   os.sched_setaffinity(0, cores)
-  code = _Code()
   with os.fdopen(os.dup(sys.stdout.fileno()), 'w', encoding='utf-8') as replies:
     for line in sys.stdin:
-      log, *arguments = json.loads(line)
+      log, code, *arguments = json.loads(line)
       try:
         with _output_to(log):
           reply = _run(arguments, code), ''
@@ -71,7 +49,11 @@ def _run(arguments, code):
 
 def _train(arguments, code):
   config = flags.config_from(flags.parse(['train', *arguments]))
-  code.check(config)
+  if inputs.code(config) != code:
+    raise types.UsageError(
+        'code was changed since the grid began, and its cells would be of different code: undo '
+        'that, or begin another grid (--root_dir) when this one has ended'
+    )
   run.run(config)
   return 0
 

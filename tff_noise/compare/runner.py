@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from tff_noise import child
 from tff_noise.compare import grid
+from tff_noise.program import inputs
 
 # What a run leaves behind in a process is some 30 MB.
 _CELLS_OF_A_PROCESS = 40
@@ -72,7 +73,12 @@ def run_cells(
     idle.put(worker)
   outcomes = []
   with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-    futures = [pool.submit(_run_cell, idle, cell, log_dir) for cell in cells]
+    # As it is when the grid begins, whenever a process loads it.
+    codes = _codes(cells)
+    futures = [
+        pool.submit(_run_cell, idle, cell, code, log_dir)
+        for cell, code in zip(cells, codes, strict=True)
+    ]
     try:
       for future in concurrent.futures.as_completed(futures):
         outcomes.append(future.result())
@@ -91,12 +97,23 @@ def _cores(jobs):
   return [cores[i::jobs] if jobs <= len(cores) else cores for i in range(jobs)]
 
 
-def _run_cell(idle, cell, log_dir):
+def _codes(cells):
+  """Of each cell; equal ones are looked at once."""
+  known = {}
+  for cell in cells:
+    c = cell.config
+    own = c.method, c.model, c.aggregation, tuple(c.param), tuple(c.base_param)
+    if own not in known:
+      known[own] = inputs.code(c)
+    yield known[own]
+
+
+def _run_cell(idle, cell, code, log_dir):
   log = os.path.join(log_dir, cell.config.name() + '.log')
   worker = idle.get()
   started = time.monotonic()
   try:
-    status, message = worker.run(cell, log)
+    status, message = worker.run(cell, code, log)
   finally:
     idle.put(worker)  # Or whoever waits for one would wait for ever.
   seconds = time.monotonic() - started
@@ -116,8 +133,8 @@ class _Worker:
     self._process = None
     self._done = 0
 
-  def run(self, cell: grid.Cell, log: str) -> tuple[int, str]:
-    """Runs a cell; returns its exit status and why there is no output, if so.
+  def run(self, cell: grid.Cell, code: str, log: str) -> tuple[int, str]:
+    """Runs a cell, of this code; returns its exit status and why there is no output, if so.
 
     The status is that of its process where that ended.
     """
@@ -128,7 +145,7 @@ class _Worker:
     if process is None:
       return -1, ''
     try:
-      process.stdin.write(json.dumps([log, *cell.arguments]) + '\n')
+      process.stdin.write(json.dumps([log, code, *cell.arguments]) + '\n')
       process.stdin.flush()
       reply = process.stdout.readline()
     except BrokenPipeError:

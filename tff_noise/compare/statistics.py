@@ -131,10 +131,11 @@ def best_of(values: Mapping[str, Mapping[int, float]], *, highest: bool = True) 
 
 
 def adjusted_means(values: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
-  """Returns means as if all methods had the same seeds, by method; plain ones where they have.
+  """Returns means as if all methods had the same seeds, by method.
 
   Least squares of `x_ms = a_m + b_s`, a_m of the method and b_s of the seed: who lacks an easy seed
-  is not behind for that.
+  is not behind for that. Plain means where all have the same, and where seeds do not link all
+  methods, so that nobody can tell.
 
   Args:
     values: By method, by seed; none is without.
@@ -147,7 +148,12 @@ def adjusted_means(values: Mapping[str, Mapping[int, float]]) -> dict[str, float
   design = np.zeros((len(cells), len(methods) + len(seeds)))
   for row, (method, seed) in zip(design, cells, strict=True):
     row[methods.index(method)] = row[len(methods) + seeds.index(seed)] = 1
-  found = np.linalg.lstsq(design, np.array([values[m][s] for m, s in cells]), rcond=None)[0]
+  found, _, rank, _ = np.linalg.lstsq(
+      design, np.array([values[m][s] for m, s in cells]), rcond=None
+  )
+  if rank < len(methods) + len(seeds) - 1:
+    # Some have no seed in common, not even by way of others.
+    return {m: spread(v.values()).mean for m, v in values.items()}
   of_seeds = found[len(methods) :].mean()
   return {m: float(a + of_seeds) for m, a in zip(methods, found, strict=False)}
 

@@ -76,9 +76,10 @@ def mean_step(parts: Parts) -> Step:
       parts.server_state_type, parts.task.model.weights_type, update_type, _sums_type(sums)
   )
   def next_server(state, weights, update, sums):
-    # What a factory of the user's makes of nothing may be 0 / 0.
-    finite = tf.math.is_finite(tf.add_n([tf.reduce_sum(u) for u in tf.nest.flatten(update)]))
-    update = tf.nest.map_structure(lambda u: tf.where(finite, u, tf.zeros_like(u)), update)
+    if 'examples' in sums:
+      # What a factory of the user's makes of nothing may be 0 / 0. The sum may have been quantised.
+      anyone = sums['examples'] > 0.5
+      update = tf.nest.map_structure(lambda u: tf.where(anyone, u, tf.zeros_like(u)), update)
     return server.next(state, optimizer_lib.ServerInputs(weights, update, sums))
 
   def next_fn(state, output, server_data):

@@ -10,6 +10,7 @@ import numpy as np
 from tff_noise import types
 from tff_noise.privacy import ledger
 from tff_noise.program import checkpoints
+from tff_noise.program import code_version
 from tff_noise.program import ledger_seal
 from tff_noise.program import model_files
 from tff_noise.program import run_directory
@@ -39,6 +40,7 @@ def carry(source: run_directory.RunDirectory, folder: str, structure: Any) -> No
     elif os.path.exists(path):
       os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
       shutil.copyfile(path, os.path.join(folder, name))
+  code_version.carry(source, folder)
   then, new = ledger_seal.of_run(source), run_directory.RunDirectory(folder)
   ledger_seal.write_key(folder, then.key)
   declared = run_directory.read_json(source.file('uplink.json'))

@@ -126,7 +126,14 @@ def of(
 
   def columns(state):
     values = {name: float(state.records[name]) for name in _COLUMNS}
-    return {**values, **built.report.columns(state)}
+    own = built.report.columns(state)
+    taken = sorted(own.keys() & values.keys())
+    if taken:
+      raise types.UsageError(
+          f"the columns {', '.join(taken)} of the method's report are those of what clients "
+          'withhold: call them otherwise'
+      )
+    return {**values, **own}
 
   asked = [
       number_asked(task, withheld, number) for number in range(1, built.rounds + 1)

@@ -31,6 +31,13 @@ def write(folder: str, hook: str | None) -> None:
   run_directory.write_json(path, {'code': digest(), 'files': _files(), 'hooks': list(hooks)})
 
 
+def carry(source: run_directory.RunDirectory, folder: str) -> None:
+  """Keeps in a run's folder which hooks ran beside the run whose rounds it takes over."""
+  begun = run_directory.read_json(source.file('config.json')).get('execution', {})
+  for hook in (begun.get('metrics_hook'), *hooks_of(source.path)):
+    write(folder, hook)
+
+
 def hooks_of(folder: str) -> list[str]:
   """Returns the hooks that ran beside a run, as far as its folder says."""
   path = os.path.join(folder, _FILE)

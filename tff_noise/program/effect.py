@@ -108,25 +108,9 @@ def check(config: run_config.RunConfig, given: Iterable[str]) -> None:
   """Raises `UsageError` if one of the flags that were `given` changes nothing."""
   given = list(given)
   check_drawn(config, given)
-  _check_first_weights(config)
   for problem in (problem_of(config, name) for name in given):
     if problem:
       raise types.UsageError(problem)
-
-
-def _check_first_weights(config):
-  """Weights to start from are not what a later stage that starts anew begins with."""
-  lengths = config.stage_lengths()
-  anew = {
-      'jointopt': lengths.get('retrain') and '--stages=...,retrain:LENGTH',
-      'lc': getattr(config.method_params(), 'restart', False) and lengths.get('correct') != 0
-      and '--param=restart=true',
-  }.get(config.method)
-  if config.weights is not None and anew:
-    raise types.UsageError(
-        f'--weights cannot be given with {anew} of {config.method}, which starts anew from weights '
-        'drawn by --seed: leave one of them out'
-    )
 
 
 def check_parameters(

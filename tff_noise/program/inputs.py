@@ -15,6 +15,7 @@ import numpy as np
 from tff_noise import params
 from tff_noise import types
 from tff_noise import weights_file
+from tff_noise.program import code_version
 from tff_noise.program import own_code
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
@@ -39,6 +40,8 @@ def require(config: run_config.RunConfig, *, begun: bool) -> None:
   """
   if config.weights is not None:
     weights_file.require(config.weights)
+    if not begun:
+      config.check_first_weights()
   for flag in ('arrivals', *(() if begun else ('scene', 'noise_matrix'))):
     path = getattr(config, flag)
     if path is not None and not path.startswith('uniform:') and not os.path.isfile(path):
@@ -76,13 +79,24 @@ def of_files(config: run_config.RunConfig) -> dict[str, str]:
 def of_code(config: run_config.RunConfig) -> dict[str, str]:
   """Returns the digests of code of the user's own, which the digest of this package's has not."""
   files = {}
+  for name, place in _own_places(config).items():
+    files |= _by_name(name, own_code.sources_of(place))
+  return {f'--{name}': _of_files(paths) for name, paths in files.items()}
+
+
+def code(config: run_config.RunConfig) -> str:
+  """Returns a digest of all code that a run computes with: this package's and the user's own."""
+  own = {p for place in _own_places(config).values() for p in own_code.sources_of(place)}
+  return ' '.join([code_version.digest(), *(f'{p} {_of_files([p])}' for p in sorted(own))])
+
+
+def _own_places(config):
+  """What names code of the user's own, by the flag that does."""
   named = {n: getattr(config, n) for n in ('method', 'model', 'aggregation')}
   own = {name: place for name, place in named.items() if ':' in place}
   for flag in ('param', 'base_param'):
     own |= {f'{flag}={p}': p for p in own_code.places(getattr(config, flag))}
-  for name, place in own.items():
-    files |= _by_name(name, own_code.sources_of(place))
-  return {f'--{name}': _of_files(paths) for name, paths in files.items()}
+  return own
 
 
 def of_data(dataset: types.Dataset) -> dict[str, str]:

@@ -40,7 +40,7 @@ def write(
   """
   own_columns = algorithm.report.client_columns(state.records)
   by_client = quality.client_accuracy(confusion, scene)
-  columns = {'test_accuracy': by_client, **own_columns}
+  columns = {'test_accuracy': by_client, **_apart(own_columns, summary.CLIENT_COLUMNS)}
   summary.write_clients(directory.file('clients.csv'), scene, state.participations, columns)
   run_directory.write_text(directory.file('confusion.csv'), _csv(confusion))
   if algorithm.report.labels:
@@ -62,15 +62,22 @@ def write(
       **_ended_before_its_rounds(config, algorithm),
       **summary.describe(scene),
       **_verdict(scene, algorithm, state, own_columns),
-      **algorithm.report.summary(state.records),
-      **algorithm.report.kept_summary(state.state, state.own_of_clients),
       **own_models,
       **_by_client(by_client),
   }
-  found = _plain(found)
+  own = {
+      **algorithm.report.summary(state.records),
+      **algorithm.report.kept_summary(state.state, state.own_of_clients),
+  }
+  found |= _apart(own, (*found, 'lines'))
   found['lines'] = list(algorithm.report.lines(found))
   # Last: a run with a summary is complete.
-  run_directory.write_json(directory.file('summary.json'), found)
+  run_directory.write_json(directory.file('summary.json'), _plain(found))
+
+
+def _apart(own, taken):
+  """What a method says, by other names where these are taken."""
+  return {f'own_{name}' if name in taken else name: value for name, value in own.items()}
 
 
 def _plain(value):

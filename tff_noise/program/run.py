@@ -44,6 +44,8 @@ def run(config: run_config.RunConfig) -> None:
   if config.extend and not continued:
     source = run_directory.RunDirectory(os.path.abspath(config.extend))
     extension.check(config, source)
+  if not continued and source is None and config.scene is None:
+    config.check_q()  # Before data are read, which may take minutes.
   dataset = data_lib.load_dataset(config)
   made_from = inputs.recorded(config, dataset)  # Reads all images that are files.
   if continued:
@@ -63,7 +65,7 @@ def run(config: run_config.RunConfig) -> None:
   if continued and run_directory.is_complete(directory):
     print(f'Run {directory.name} is complete; nothing is left to do.')
   else:
-    inputs.require(config, begun=continued)
+    inputs.require(config, begun=saved is not None)
     data_lib.require_validation(config, dataset, scene)
     for note in [*(f'scene: {note}' for note in scene.notes), *notices.of(config, dataset)]:
       print(note, file=sys.stderr)

@@ -473,6 +473,20 @@ class RunConfig:
         q=q,
     )
 
+  def check_first_weights(self) -> None:
+    """Raises `UsageError` if a later stage starts anew, and so not from --weights."""
+    lengths = self.stage_lengths()
+    anew = {
+        'jointopt': lengths.get('retrain') and '--stages=...,retrain:LENGTH',
+        'lc': getattr(self.method_params(), 'restart', False) and lengths.get('correct') != 0
+        and '--param=restart=true',
+    }.get(self.method)
+    if self.weights is not None and anew:
+      raise types.UsageError(
+          f'--weights cannot be given with {anew} of {self.method}, which starts anew from weights '
+          'drawn by --seed: leave one of them out'
+      )
+
   def check_q(self) -> None:
     """Raises `UsageError` if a file that --openset_q names is missing or does not fit."""
     partition.check(self._partition_spec(self._q()))

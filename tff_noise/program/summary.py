@@ -115,6 +115,13 @@ def _chosen_by_validation(rows: list[dict[str, str]]) -> dict[str, Any]:
   }
 
 
+# Of `clients.csv`, in all runs.
+CLIENT_COLUMNS = (
+    'client', 'name', 'examples', 'nominal_noise_rate', 'realised_noise_rate', 'is_noisy',
+    'participations', 'test_accuracy',
+)
+
+
 def write_clients(
     path: str,
     scene: scene_lib.Scene,

@@ -252,7 +252,10 @@ async def run(
 def _require_free_names(columns, metrics, measured):
   """The method's columns are beside those that a run has, not in their place."""
   own = {'round', *measured, *(name for name in metrics if name not in columns)}
-  fixed = {'stage', 'train_loss', 'clients', 'rejected', 'bytes_up', 'bytes_down'}
+  fixed = {
+      'stage', 'train_loss', 'clients', 'rejected', 'bytes_up', 'bytes_down',
+      *(f'{name}_{m}' for name in ('test', 'validation') for m in evaluation.MEASURES),
+  }
   taken = sorted(columns.keys() & (own | fixed))
   if taken:
     raise types.UsageError(

@@ -13,10 +13,9 @@ def watched(form: types.CrossEntropy) -> tuple[types.CrossEntropy, Callable[[], 
   """
   looked = set()
   usual = types.CrossEntropy()
-  # What is read of an unusual temperature alone need not be read.
-  asked = {n for n in form._fields if getattr(form, n) != getattr(usual, n)} - {
-      'temperature_reading'
-  }
+  asked = {n for n in form._fields if getattr(form, n) != getattr(usual, n)}
+  if form.temperature == usual.temperature:
+    asked -= {'temperature_reading'}  # It is of other temperatures.
 
   class Form(types.CrossEntropy):
     """The same values."""

@@ -339,6 +339,9 @@ class _Share:
     executor = messages.WritingExecutor(self._worker.stub)
     executor.set_cardinalities({tff.CLIENTS: self.clients.stop - self.clients.start})
     self._executor = executor
+    if self._closed:  # While it was asked for.
+      executor.close()
+      raise worker_process.WorkerError('the computation was given up')
 
   def _is_lost(self, error):
     """Whether the worker is gone, and not the computation wrong."""
