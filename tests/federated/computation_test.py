@@ -225,10 +225,8 @@ class StatelessTest(federated_test_case.FederatedTestCase):
 
   def test_training_in_place_of_the_tasks(self):
     # Three steps of 1/2 against the gradient of the first logit, in place of one step of 1.
-    process = computation.train(
-        'a round', _task(), program.ClientProgram(_first_logit),
-        training=types.LocalTraining(epochs=3, batch_size=1, learning_rate=0.5),
-    ).process
+    task = _task().with_training(types.LocalTraining(epochs=3, batch_size=1, learning_rate=0.5))
+    process = computation.train('a round', task, program.ClientProgram(_first_logit)).process
     state = process.next(process.initialize(), [toy.client(0, [[1, 0]], [0])]).state
     np.testing.assert_allclose(
         process.get_model_weights(state).trainable[0], [[-1.5, 0], [0, 0]], atol=1e-6
