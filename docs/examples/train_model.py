@@ -28,6 +28,32 @@ from tff_noise.privacy import protection
 _ROUNDS = 6
 
 
+# `train_model` has several rounds released and saved at the same time. These take one after
+# another, or rows are lost, and states that are removed twice end in a traceback.
+class Rows(tff.program.CSVFileReleaseManager):
+  """A file of metrics."""
+
+  def __init__(self, path: str):
+    super().__init__(path, key_fieldname='round')
+    self._turn = asyncio.Lock()
+
+  async def release(self, value, key):
+    async with self._turn:
+      await super().release(value, key)
+
+
+class States(tff.program.FileProgramStateManager):
+  """Checkpoints."""
+
+  def __init__(self, folder: str):
+    super().__init__(folder)
+    self._turn = asyncio.Lock()
+
+  async def save(self, program_state, version):
+    async with self._turn:
+      await super().save(program_state, version)
+
+
 def write_clients(federation: types.Federation, folder: str) -> None:
   """Writes what each client has where its computation will read it."""
   for client, examples in enumerate(federation.clients):
@@ -118,11 +144,9 @@ async def train(data: digits.Digits, folder: str) -> float:
       ),
       train_per_round_clients=5,
       train_total_rounds=_ROUNDS,
-      program_state_manager=tff.program.FileProgramStateManager(os.path.join(folder, 'state')),
+      program_state_manager=States(os.path.join(folder, 'state')),
       model_output_manager=models,
-      train_metrics_manager=tff.program.CSVFileReleaseManager(
-          os.path.join(folder, 'metrics.csv'), key_fieldname='round'
-      ),
+      train_metrics_manager=Rows(os.path.join(folder, 'metrics.csv')),
       evaluation_manager=None,
       evaluation_periodicity=_ROUNDS,
   )
