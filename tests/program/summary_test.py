@@ -36,6 +36,9 @@ def _unknown():
   )
 
 
+_ACCURACY = np.array([0.5, np.nan, 1.0])
+
+
 class SummaryTestCase(parameterized.TestCase):
 
   def setUp(self):
@@ -171,22 +174,23 @@ class ClientsTest(SummaryTestCase):
 
   def test_one_row_a_client(self):
     path = self.run_.file('clients.csv')
-    summary.write_clients(path, _scene(), np.array([3, 0, 7]), {})
+    summary.write_clients(path, _scene(), np.array([3, 0, 7]), _ACCURACY, {})
     with open(path, encoding='utf-8') as file:
       self.assertEqual(
           file.read().splitlines(),
           [
-              'client,examples,nominal_noise_rate,realised_noise_rate,is_noisy,participations',
-              '0,1,0.0,0.0,0,3',
-              '1,4,0.4,0.5,1,0',
-              '2,2,0.25,0.0,1,7',
+              'client,examples,nominal_noise_rate,realised_noise_rate,is_noisy,participations,'
+              'test_accuracy',
+              '0,1,0.0,0.0,0,3,0.5',
+              '1,4,0.4,0.5,1,0,nan',
+              '2,2,0.25,0.0,1,7,1.0',
           ],
       )
 
   def test_names_of_clients_stand_beside_their_numbers(self):
     path = self.run_.file('clients.csv')
     scene_ = _scene()._replace(client_names=('ward 3', 'a,b', 'é'))
-    summary.write_clients(path, scene_, np.array([3, 0, 7]), {})
+    summary.write_clients(path, scene_, np.array([3, 0, 7]), _ACCURACY, {})
     rows = summary.read_rows(path)
     self.assertEqual(list(rows[0])[:3], ['client', 'name', 'examples'])
     self.assertEqual([r['name'] for r in rows], ['ward 3', 'a,b', 'é'])
@@ -194,17 +198,27 @@ class ClientsTest(SummaryTestCase):
   def test_columns_of_the_algorithm_follow(self):
     path = self.run_.file('clients.csv')
     own = {'lid': np.array([1.5, np.nan, 2.0]), 'taken_for_noisy': np.array([0, 0, 1])}
-    summary.write_clients(path, _scene(), np.array([3, 0, 7]), own)
+    summary.write_clients(path, _scene(), np.array([3, 0, 7]), _ACCURACY, own)
     rows = summary.read_rows(path)
-    self.assertEqual(list(rows[0])[-3:], ['participations', 'lid', 'taken_for_noisy'])
+    self.assertEqual(list(rows[0])[-3:], ['test_accuracy', 'lid', 'taken_for_noisy'])
     self.assertEqual(
         [(r['lid'], r['taken_for_noisy']) for r in rows],
         [('1.5', '0'), ('nan', '0'), ('2.0', '1')],
     )
 
+  def test_columns_of_the_algorithm_are_in_the_place_of_no_other(self):
+    path = self.run_.file('clients.csv')
+    own = {'test_accuracy': np.zeros(3), 'examples': np.zeros(3)}
+    summary.write_clients(path, _scene(), np.array([3, 0, 7]), _ACCURACY, own)
+    rows = summary.read_rows(path)
+    self.assertEqual([r['test_accuracy'] for r in rows], ['0.5', 'nan', '1.0'])
+    self.assertEqual(list(rows[0])[-2:], ['own_test_accuracy', 'own_examples'])
+
   def test_participations_must_be_of_the_same_clients(self):
     with self.assertRaises(ValueError):
-      summary.write_clients(self.run_.file('clients.csv'), _scene(), np.array([1, 2]), {})
+      summary.write_clients(
+          self.run_.file('clients.csv'), _scene(), np.array([1, 2]), _ACCURACY, {}
+      )
 
   def test_description(self):
     self.assertEqual(
@@ -229,7 +243,7 @@ class ClientsTest(SummaryTestCase):
 
   def test_rows_of_clients_of_unknown_noise(self):
     path = self.run_.file('clients.csv')
-    summary.write_clients(path, _unknown(), np.array([3, 0, 7]), {})
+    summary.write_clients(path, _unknown(), np.array([3, 0, 7]), _ACCURACY, {})
     self.assertEqual(
         [(r['nominal_noise_rate'], r['realised_noise_rate'], r['is_noisy'])
          for r in summary.read_rows(path)],

@@ -16,8 +16,8 @@ from matplotlib import figure as mfigure
 from tff_noise.report import figure_style as style
 from tff_noise.report import plots
 
-# Values that span more have an axis of powers.
-_DECADES = 50
+# Values of which the largest is so many times the smallest have an axis of powers.
+_WIDE_SPAN = 50
 # Of a heat map, in whose cells a deviation has room.
 _WIDE_COLUMNS = 12
 # In a line of a legend.
@@ -88,7 +88,7 @@ def swept(
         marker=_MARKERS[index % len(_MARKERS)], markersize=5, capsize=3, label=style.plain(method),
     )
   at = sorted(values)
-  if at[0] > 0 and at[-1] >= _DECADES * at[0]:
+  if at[0] > 0 and at[-1] >= _WIDE_SPAN * at[0]:
     axes.set_xscale('log')
     axes.minorticks_off()
   axes.set_xticks(at, [f'{value:g}' for value in at])

@@ -85,7 +85,7 @@ def of_code(config: run_config.RunConfig) -> dict[str, str]:
 
 
 def code(config: run_config.RunConfig) -> str:
-  """Returns a digest of all code that a run computes with: this package's and the user's own."""
+  """Returns a text that is another if code is that a run computes with, of the user's own too."""
   own = {p for place in _own_places(config).values() for p in own_code.sources_of(place)}
   return ' '.join([code_version.digest(), *(f'{p} {_of_files([p])}' for p in sorted(own))])
 

@@ -40,8 +40,9 @@ def write(
   """
   own_columns = algorithm.report.client_columns(state.records)
   by_client = quality.client_accuracy(confusion, scene)
-  columns = {'test_accuracy': by_client, **_apart(own_columns, summary.CLIENT_COLUMNS)}
-  summary.write_clients(directory.file('clients.csv'), scene, state.participations, columns)
+  summary.write_clients(
+      directory.file('clients.csv'), scene, state.participations, by_client, own_columns
+  )
   run_directory.write_text(directory.file('confusion.csv'), _csv(confusion))
   if algorithm.report.labels:
     ground_truth.save_labels(directory.file('labels.npz'), algorithm, scene, state.own)
@@ -69,15 +70,10 @@ def write(
       **algorithm.report.summary(state.records),
       **algorithm.report.kept_summary(state.state, state.own_of_clients),
   }
-  found |= _apart(own, (*found, 'lines'))
+  found |= summary.apart(own, (*found, 'lines'))
   found['lines'] = list(algorithm.report.lines(found))
   # Last: a run with a summary is complete.
   run_directory.write_json(directory.file('summary.json'), _plain(found))
-
-
-def _apart(own, taken):
-  """What a method says, by other names where these are taken."""
-  return {f'own_{name}' if name in taken else name: value for name, value in own.items()}
 
 
 def _plain(value):

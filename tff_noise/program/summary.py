@@ -7,7 +7,7 @@ import csv
 import io
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,17 +115,16 @@ def _chosen_by_validation(rows: list[dict[str, str]]) -> dict[str, Any]:
   }
 
 
-# Of `clients.csv`, in all runs.
-CLIENT_COLUMNS = (
-    'client', 'name', 'examples', 'nominal_noise_rate', 'realised_noise_rate', 'is_noisy',
-    'participations', 'test_accuracy',
-)
+def apart(own: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
+  """Returns what a method says, by other names where these are taken."""
+  return {f'own_{name}' if name in taken else name: value for name, value in own.items()}
 
 
 def write_clients(
     path: str,
     scene: scene_lib.Scene,
     participations: np.ndarray,
+    accuracy: np.ndarray,
     own_columns: Mapping[str, np.ndarray],
 ) -> None:
   """Writes `clients.csv`: one row a client, with the ground truth of its labels.
@@ -134,6 +133,7 @@ def write_clients(
     path: The file.
     scene: The ground truth.
     participations: int64 `[C]`, rounds each client took part in.
+    accuracy: float `[C]`, see `quality.client_accuracy`.
     own_columns: What the method says of each client.
   """
   columns = {
@@ -144,8 +144,9 @@ def write_clients(
       'realised_noise_rate': scene.realised_rate,
       'is_noisy': scene.is_noisy_client.astype(int),
       'participations': participations,
-      **own_columns,
+      'test_accuracy': accuracy,
   }
+  columns |= apart(own_columns, columns)
   file = io.StringIO(newline='')
   writer = csv.writer(file)
   writer.writerow(columns)

@@ -227,7 +227,7 @@ async def run(
         on_evaluated(done, {**columns, **evaluated}, models)
         ended = is_over(done)
       traffic, truth = clients.traffic, ground_truth(now)
-      metrics = {
+      measured = {
           'stage': algorithm.stage_of(done),
           **evaluated,
           # Nobody knows them where nothing but updates may leave a client.
@@ -236,10 +236,9 @@ async def run(
           'rejected': traffic.rejected,
           'bytes_up': traffic.bytes_up,
           'bytes_down': traffic.bytes_down,
-          **columns,
-          **truth,
       }
-      _require_free_names(columns, metrics, {**evaluated, **truth})
+      _require_free_names(columns, {**measured, **truth})
+      metrics = {**measured, **columns, **truth}
       is_saved = ended or done == total_rounds or done % checkpoint_every == 0
       # If it ends with an error there, this state is none that the ledger has and nobody else.
       await background.wait()
@@ -249,14 +248,11 @@ async def run(
     return program_state(state, clients, ledger)
 
 
-def _require_free_names(columns, metrics, measured):
+def _require_free_names(columns, measured):
   """The method's columns are beside those that a run has, not in their place."""
-  own = {'round', *measured, *(name for name in metrics if name not in columns)}
-  fixed = {
-      'stage', 'train_loss', 'clients', 'rejected', 'bytes_up', 'bytes_down',
-      *(f'{name}_{m}' for name in ('test', 'validation') for m in evaluation.MEASURES),
-  }
-  taken = sorted(columns.keys() & (own | fixed))
+  # A model is chosen by the server's validation, where a column says that there is one.
+  known = {'round', *measured, *(f'validation_{m}' for m in evaluation.MEASURES)}
+  taken = sorted(columns.keys() & known)
   if taken:
     raise types.UsageError(
         f"the columns {', '.join(taken)} of the method's report have names of columns that every "
