@@ -31,8 +31,8 @@ def find(
   """Returns the longest finished run that `config` is a longer one of; None if there is none.
 
   Runs with a name of their own, begun anew, or of a method of the user's are not looked for, and
-  look for none. If the only ones are of other code or data, stderr is told so: whoever asks for more
-  rounds expects to go on.
+  look for none. If the only ones are of other code or data, stderr is told so: whoever asks for
+  more rounds expects to go on.
 
   Args:
     config: The flags.
