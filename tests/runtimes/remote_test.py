@@ -174,6 +174,8 @@ class _Executor:
 
   async def create_value(self, value, type_signature):
     del type_signature  # Unused.
+    if self._worker.dies:
+      raise executors_errors.RetryableGRPCError(_Gone())
     return mock.Mock(compute=mock.AsyncMock(return_value=value))
 
 
@@ -185,8 +187,8 @@ class _Gone(grpc.RpcError):
 
 class ShareTest(absltest.TestCase):
 
-  def test_workers_that_were_gone_already_are_no_attempts(self):
-    stubs = [mock.Mock(dead=i < 4) for i in range(5)]
+  def _fetch(self, stubs):
+    """Computes a number on the first of these workers that can; returns it, and who is gone."""
     peers = [mock.Mock(stub=stub) for stub in stubs]
     for peer in peers:
       peer.lose = lambda stub, problem, peer=peer: setattr(peer, 'stub', None)
@@ -196,8 +198,17 @@ class ShareTest(absltest.TestCase):
     share = remote._Share(pool, 0, slice(0, 1))
     share.steps.append(remote._Step(None, 7, tff.TensorType(np.int32)))
     with mock.patch.object(remote.messages, 'WritingExecutor', _Executor):
-      self.assertEqual(share.fetch(remote._Handle(0)), 7)
-    self.assertEqual([p.stub is None for p in peers], [True] * 4 + [False])
+      return share.fetch(remote._Handle(0)), [p.stub is None for p in peers]
+
+  def test_workers_that_were_gone_already_are_no_attempts(self):
+    stubs = [mock.Mock(dead=i < 4, dies=False) for i in range(5)]
+    self.assertEqual(self._fetch(stubs), (7, [True] * 4 + [False]))
+
+  def test_what_three_workers_died_of_is_not_tried_again(self):
+    stubs = [mock.Mock(dead=False, dies=i < 2) for i in range(3)]
+    self.assertEqual(self._fetch(stubs), (7, [True, True, False]))
+    with self.assertRaisesRegex(worker_process.WorkerError, '^3 workers were lost in the same'):
+      self._fetch([mock.Mock(dead=False, dies=i < 3) for i in range(5)])
 
 
 class PoolTest(RemoteTestCase):
