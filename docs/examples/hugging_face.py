@@ -39,10 +39,15 @@ def write(dataset, path, image='image', label='label'):
         f'dataset.class_encode_column({label!r})'
     )
   train, test = (
-      [(np.asarray(example[image]), example[label]) for example in dataset[split]]
+      [(pixels(example[image]), example[label]) for example in dataset[split]]
       for split in ('train', 'test')
   )
   adapters.write_npz(path, [train], test=test, class_names=names)
+
+
+def pixels(image):
+  """Returns uint8 `[height, width]` or `[height, width, 3]`; palettes and alpha become colours."""
+  return np.asarray(image if image.mode in ('L', 'RGB') else image.convert('RGB'))
 
 
 def _require(kind, names, found):

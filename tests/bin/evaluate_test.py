@@ -107,7 +107,10 @@ class EvaluateTest(absltest.TestCase):
     self.assertFalse(found.is_labelled)
     own = evaluation.evaluate(_run(), 'final', examples.Source('test'))
     np.testing.assert_allclose(found.probabilities, own.probabilities[:3], atol=1e-5)
+    # A matrix of another evaluation does not stay beside it.
+    page.write(own, folder.full_path)
     self.assertIn('Nobody knows the true classes', _text(page.write(found, folder.full_path)))
+    self.assertFalse(os.path.exists(os.path.join(folder.full_path, 'confusion.csv')))
 
   def test_an_image_that_cannot_be_read_is_named(self):
     folder = self.create_tempdir()
@@ -115,7 +118,7 @@ class EvaluateTest(absltest.TestCase):
     with open(os.path.join(folder.full_path, '1.png'), 'wb') as file:
       file.write(b'no image')
     source = examples.Source('test', images=folder.full_path)
-    with self.assertRaisesRegex(types.UsageError, '/1.png is no JPEG or PNG that can be decoded'):
+    with self.assertRaisesRegex(types.UsageError, '/1.png is missing, or no JPEG or PNG'):
       evaluation.evaluate(_run(), 'final', source)
 
   def test_folders_of_images_have_names_of_their_own(self):

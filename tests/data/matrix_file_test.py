@@ -12,6 +12,7 @@ from tff_noise.data import matrix_file
 # A header that promises more than memory can have.
 _HEADER = b"{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000000000000,), }\n"
 _HUGE = b'\x93NUMPY\x01\x00' + len(_HEADER).to_bytes(2, 'little') + _HEADER
+_UNREADABLE_HEADER = _HUGE.replace(b'}', b'(')
 
 
 class MatrixFileTest(parameterized.TestCase):
@@ -85,6 +86,7 @@ class MatrixFileTest(parameterized.TestCase):
       ('q.npy', b'0.5,0.25', 'magic string'),
       ('q.npy', b'\x93NUMPY\x01\x00', ''),
       ('q.npy', _HUGE, ''),
+      ('q.npy', _UNREADABLE_HEADER, ''),
   )
   def test_damaged_file(self, name, content, reason):
     message = self._error(self._path(name, content))

@@ -26,7 +26,10 @@ class NaturalClientsTest(parameterized.TestCase):
     np.testing.assert_array_equal(again, client)
     self.assertEqual(again_names, names)
 
-  @parameterized.parameters(('a' * 201, "^'a+'... has 201 char"), ('a\ud800', 'is no text that UT'))
+  @parameterized.parameters(
+      ('a' * 201, "^'a+'... has 201 char"), ('a\ud800', 'is no text that UT'),
+      ('a\r', 'has a line break'),
+  )
   def test_what_no_file_of_results_could_have_is_refused(self, name, message):
     with self.assertRaisesRegex(ValueError, message):
       natural_clients.number(np.array([name, 'b']))

@@ -680,6 +680,10 @@ class IdentifiabilityTest(parameterized.TestCase):
   def test_client_symmetric_without_noisy_clients(self):
     self.assertEqual(self._notes('client_symmetric', 10, rho=0.0, rate=1.0), ())
     self.assertIn('at the noisy clients', self._notes('client_symmetric', 10, rate=1.0)[0])
+    self.assertEqual(
+        self._notes('client_symmetric', 10, rho=0.1, rate=0.5),
+        ('no client is noisy: rho 0.1 of 4 clients is none',),
+    )
 
   def test_pairflip_and_asymmetric_from_one_half(self):
     for name, count in (('pairflip', 5), ('asymmetric', 2)):

@@ -160,14 +160,19 @@ class SplitTest(_Test):
     dataset = self.load({'x': x, 'y': np.arange(_N) % 2})
     self.assertEqual(dataset.test_x.ravel().tolist(), [8, 10, 18, 19])
 
-  def test_client_that_keeps_no_training_example_does_not_count(self):
+  def test_every_client_keeps_a_training_example(self):
     for only in range(_N):
       client = np.full(_N, 9)
       client[only] = 4
       dataset = self.load(_without_test(client=client))
-      np.testing.assert_array_equal(
-          np.unique(dataset.client), np.arange(dataset.client.max() + 1)
-      )
+      self.assertEqual(np.bincount(dataset.client)[0], 1)
+    # See the split that is pinned: of 8 and 18, 10 and 19 the first is trained on.
+    client = np.zeros(_N, int)
+    client[[8, 18]], client[[10, 19]] = 1, 2
+    x = np.arange(_N, dtype=np.uint8).reshape(_N, 1, 1)
+    dataset = self.load({'x': x, 'y': np.arange(_N) % 2, 'client': client})
+    self.assertEqual(dataset.test_x.ravel().tolist(), [18, 19])
+    self.assertEqual(dataset.client[[8, 10]].tolist(), [1, 2])
 
   def test_a_class_that_is_all_in_the_test_set_is_refused(self):
     y = np.zeros(_N, int)
@@ -296,6 +301,11 @@ class DamageTest(_Test):
   def test_a_class_name_that_no_file_could_have(self):
     self.assert_refused(
         'no text that UTF-8 has', _arrays(class_names=np.array(['a', 'caf\udce9', 'c']))
+    )
+
+  def test_a_class_name_with_a_line_break(self):
+    self.assert_refused(
+        "class_names has 'a.r', with a line break", _arrays(class_names=np.array(['a\r', 'b', 'c']))
     )
 
   def test_python_objects(self):

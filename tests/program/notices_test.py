@@ -11,9 +11,10 @@ from tff_noise.program import notices
 _OWN = ('--dataset=npz', '--data_dir=x')
 
 
-def _told(x, *words):
+def _told(x, *words, **fields):
   nobody = np.zeros(len(x), np.int32)
   dataset = types.Dataset('npz', x, nobody, x, nobody, 2, x.shape[1:], 1.0, 0.0, ('a', 'b'))
+  dataset = dataset._replace(**fields)
   return notices.of(flags.config_from(flags.parse(['test', *words])), dataset)
 
 
@@ -26,6 +27,22 @@ class NoticesTest(parameterized.TestCase):
   def test_noise_on_labels_of_ones_own(self, words, count):
     told = _told(np.full((4, 2, 2, 1), 9, np.uint8), *_OWN, *words)
     self.assertLen(told, count)
+
+  @parameterized.parameters(('none', 1), ('pairflip', 1), ('human', 0))
+  def test_labels_of_people_that_are_not_used(self, noise, count):
+    told = _told(
+        np.full((4, 2, 2, 1), 9, np.uint8), *_OWN, f'--noise={noise}', human_y=np.zeros(4, np.int32)
+    )
+    self.assertLen(told, count)
+    if count:
+      self.assertEndsWith(told[0], 'is not used; --noise=human takes y')
+
+  @parameterized.parameters(((4, 3, 8, 8), 1), ((4, 8, 8, 3), 0), ((4, 3, 3, 3), 0))
+  def test_channels_that_come_first(self, shape, count):
+    told = _told(np.full(shape, 9, np.uint8), *_OWN, '--noise=none')
+    self.assertLen(told, count)
+    if count:
+      self.assertEndsWith(told[0], 'if channels come first, give x.transpose(0, 2, 3, 1)')
 
   def test_labels_that_are_right_may_be_made_wrong(self):
     self.assertEmpty(_told(np.zeros((4, 64), np.float32), '--dataset=digits', '--noise=pairflip'))

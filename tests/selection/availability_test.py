@@ -63,7 +63,7 @@ class UniformTest(parameterized.TestCase):
 
   @parameterized.parameters(
       'uniform', 'uniform:0.5', 'uniform:-0.5:10', 'uniform:nan:10', 'uniform:0.5:-1',
-      'uniform:0.5:1.5', 'poisson:0.5:10',
+      'uniform:0.5:1.5', 'poisson:0.5:10', 'uniform:0.5:9999999999',
   )
   def test_other_texts_are_names_of_files(self, text):
     with self.assertRaises(types.UsageError) as caught:

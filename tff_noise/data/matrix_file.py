@@ -1,6 +1,7 @@
 """Vectors and matrices of numbers that a flag names as a file."""
 
 import os
+import tokenize
 import zipfile
 
 import numpy as np
@@ -34,7 +35,8 @@ def read(path: str, flag: str) -> np.ndarray:
   except FileNotFoundError:
     raise types.UsageError(f'{name}: no such file; {_KINDS}') from None
   except (
-      OSError, ValueError, EOFError, MemoryError, OverflowError, zipfile.BadZipFile
+      OSError, ValueError, EOFError, MemoryError, OverflowError, zipfile.BadZipFile,
+      tokenize.TokenError,
   ) as error:
     raise types.UsageError(f'{name} cannot be read ({_one_line(error)}); {_KINDS}') from error
   if values.ndim not in (1, 2) or not values.size:

@@ -48,6 +48,8 @@ def _require_printable(names):
       raise ValueError(f'{name[:20]!r}... has {len(name)} characters, of {_MOST_CHARACTERS}')
     if not names_lib.is_utf8(name):
       raise ValueError(f'{name!r} is no text that UTF-8 has')
+    if names_lib.has_control(name):
+      raise ValueError(f'{name!r} has a line break or another control character')
 
 
 def _unless_numbers(names):

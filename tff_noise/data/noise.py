@@ -351,7 +351,10 @@ def _client_symmetric(spec, examples, rng):
   shift = rng.integers(1, num_classes, size=len(client_of), dtype=np.int32)
   labels = (examples.labels + changed * shift) % num_classes
   matrix = symmetric_matrix(num_classes, mu.max(initial=0))
-  return NoisyLabels(labels, mu[client_of], _warn_unidentifiable(matrix, 'at the noisy clients, '))
+  notes = _warn_unidentifiable(matrix, 'at the noisy clients, ')
+  if not count and spec.rho > 0:
+    notes = (f'no client is noisy: rho {spec.rho:g} of {len(mu)} clients is none',)
+  return NoisyLabels(labels, mu[client_of], notes)
 
 
 NOISES = {

@@ -170,6 +170,12 @@ def _class_names(arrays, num_classes, path):
     raise types.UsageError(
         f'{path}: class_names has {odd[0]!r}, which is no text that UTF-8 has: rename it'
     )
+  broken = [name for name in names.tolist() if names_lib.has_control(name)]
+  if broken:
+    raise types.UsageError(
+        f'{path}: class_names has {broken[0]!r}, with a line break or another control character: '
+        'rename it'
+    )
   if len(set(names.tolist())) < num_classes:
     raise types.UsageError(
         f'{path}: class_names has a name twice: nobody could tell these classes apart; rename one'
@@ -187,8 +193,17 @@ def _split(arrays, size, path):
         'more, or x_test and y_test'
     )
   order = rng.generator(_SPLIT_SEED, 'npz split').permutation(size)
-  test = size // _TEST_SHARE
-  return np.sort(order[test:]), np.sort(order[:test])
+  is_test = np.zeros(size, bool)
+  is_test[order[: size // _TEST_SHARE]] = True
+  if 'client' in arrays and arrays['client'].shape == (size,):
+    is_test[_only_ones(arrays['client'], is_test)] = False
+  return np.flatnonzero(~is_test), np.flatnonzero(is_test)
+
+
+def _only_ones(client, is_test):
+  """Returns the first example of each client that would have none left for training."""
+  called, first, number = np.unique(client, return_index=True, return_inverse=True)
+  return first[np.bincount(number[~is_test], minlength=len(called)) == 0]
 
 
 def _test_set(arrays, x, true_y, test, path):
@@ -229,7 +244,7 @@ def load(data_dir: str) -> types.Dataset:
   `y` are their labels. If there are `clean_y` too, these are the true classes
   and `y` what people called them. `client` says who holds an example, as any integer or text.
   Without `x_test` and `y_test`, one example in five, always the same ones, becomes the test set,
-  with its clean label.
+  with its clean label; a client keeps one for training.
 
   Args:
     data_dir: The file, or a folder with it and no other `.npz`.

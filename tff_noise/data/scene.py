@@ -21,7 +21,7 @@ from tff_noise.data import partition
 
 # What NumPy, zip and zlib raise for a file that is damaged or of another kind.
 _DAMAGE = (
-    OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, OverflowError,
+    OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, OverflowError, MemoryError,
     zipfile.BadZipFile, zlib.error, tokenize.TokenError,
 )
 
@@ -31,6 +31,8 @@ _KINDS = {
     'is_noisy_client': 'b', 'notes': 'U', 'client_names': 'U', 'is_withheld': 'b',
 }
 _MAY_LACK = ('client_names', 'is_withheld')
+
+_LARGEST_LABEL = np.iinfo(np.int32).max
 
 # The owner of an example that no client holds: the server keeps it, clean, for validation.
 SERVER = -1
@@ -372,6 +374,8 @@ def _check_arrays(arrays, path):
   for name, least in (('noisy_label', 0), ('clean_label', types.UNKNOWN)):
     if len(arrays[name]) and arrays[name].min() < least:
       raise types.UsageError(f'scene {path}: {name} has a label below {least}')
+    if len(arrays[name]) and arrays[name].max() > _LARGEST_LABEL:
+      raise types.UsageError(f'scene {path}: {name} has a label above {_LARGEST_LABEL}')
   owner = arrays['client_of']
   if not len(owner) or owner.min() < SERVER or owner.max() >= len(rate):
     raise types.UsageError(f'scene {path}: client_of is not within {SERVER} to {len(rate) - 1}')

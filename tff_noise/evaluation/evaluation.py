@@ -20,6 +20,11 @@ from tff_noise.report import runs
 
 _BATCH_SIZE = 128
 
+# A file that cannot be decoded, is not there, or may not be read.
+_UNREADABLE = (
+    tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.PermissionDeniedError
+)
+
 
 class Evaluation(NamedTuple):
   """What was found.
@@ -176,11 +181,12 @@ def _predict(models, x, dataset, run):
     parts = [
         predict(tf.constant(x[i : i + _BATCH_SIZE])).numpy() for i in range(0, len(x), _BATCH_SIZE)
     ]
-  except tf.errors.InvalidArgumentError as error:
+  except _UNREADABLE as error:
     if x.dtype.kind != 'S':
       raise
     raise types.UsageError(
-        f'{_unreadable(x, tuple(shape))} is no JPEG or PNG that can be decoded: take it out'
+        f'{_unreadable(x, tuple(shape))} is missing, or no JPEG or PNG that can be decoded: take '
+        'it out of the data, or bring it back'
     ) from error
   return np.concatenate(parts)
 
@@ -190,6 +196,6 @@ def _unreadable(paths, shape):
   for path in paths:
     try:
       images.read(tf.constant([path]), shape)
-    except tf.errors.InvalidArgumentError:
+    except _UNREADABLE:
       return os.fsdecode(path)
   return 'one of the images'

@@ -22,7 +22,7 @@ def write(found: evaluation.Evaluation, folder: str) -> str:
   Raises:
     types.UsageError: If it cannot be written.
   """
-  path = os.path.join(folder, 'evaluation.html')
+  path, confusion = (os.path.join(folder, name) for name in ('evaluation.html', 'confusion.csv'))
   files = {
       'evaluation.json': json.dumps(found.numbers(), indent=2) + '\n',
       'predictions.csv': _predictions(found),
@@ -37,6 +37,8 @@ def write(found: evaluation.Evaluation, folder: str) -> str:
   files['evaluation.html'] = html.render(found.title, _sections(found))
   try:
     os.makedirs(folder, exist_ok=True)
+    if not found.is_labelled and os.path.exists(confusion):
+      os.remove(confusion)  # Of another evaluation, which this one replaces.
     for name, text in files.items():
       run_directory.write_text(os.path.join(folder, name), text)
   except OSError as error:

@@ -16,18 +16,35 @@ def of(config: run_config.RunConfig, dataset: types.Dataset) -> list[str]:
     config: The flags.
     dataset: From `data.load_dataset`.
   """
-  return _of_noise(config) + (_of_scale(dataset.train_x) if config.dataset == 'npz' else [])
+  found = _of_noise(config, dataset)
+  return found + (_of_pixels(dataset.train_x) if config.dataset == 'npz' else [])
 
 
-def _of_noise(config):
+def _of_noise(config, dataset):
   """Labels of one's own may be wrong as they are; a scene has its own."""
-  drawn = config.scene is None and config.noise not in ('none', 'human')
-  if not drawn or config.dataset not in ('npz', 'image_folder'):
+  if config.scene is not None or config.noise == 'human':
+    return []
+  if config.dataset == 'npz' and dataset.human_y is not None:
+    return [
+        f'scene: --noise={config.noise} is drawn on clean_y of --data_dir, and its y, what people '
+        'called them, is not used; --noise=human takes y'
+    ]
+  if config.noise == 'none' or config.dataset not in ('npz', 'image_folder'):
     return []
   return [
       f'scene: --noise={config.noise} makes labels of --data_dir wrong, on top of what they are; '
       '--noise=none leaves them'
   ]
+
+
+def _of_pixels(x):
+  """Numbers in an order or of a scale that models do not expect."""
+  if x.ndim == 4 and x.shape[1] in (1, 3, 4) and x.shape[3] > 4:
+    return [
+        f'data: x is read as images of {x.shape[1]} by {x.shape[2]} with {x.shape[3]} channels: if '
+        'channels come first, give x.transpose(0, 2, 3, 1)'
+    ]
+  return _of_scale(x)
 
 
 def _of_scale(x):

@@ -50,7 +50,7 @@ def parse(text: str, num_clients: int, seed: int) -> Availability:
   Raises:
     types.UsageError: If it is neither, or names a client that is not there.
   """
-  match = re.fullmatch(r'uniform:([0-9.]+):([0-9]+)', text)
+  match = re.fullmatch(r'uniform:([0-9.]+):([0-9]{1,9})', text)
   if match is None:
     return _read(text, num_clients)
   share, last = match.groups()
