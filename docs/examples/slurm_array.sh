@@ -11,5 +11,5 @@
 # Not SLURM_ARRAY_TASK_COUNT, which is 1 where one part is submitted again.
 shards=8
 exec env/bin/python -m bin.compare \
-  --grid=configs/grids/fedcorr_table2.yaml --scale=full --data_dir=data/cifar-10 \
+  --grid=configs/grids/fedcorr_table4.yaml --scale=full --data_dir=data/cifar-10 \
   --root_dir=runs --jobs="$SLURM_CPUS_PER_TASK" --shard="$SLURM_ARRAY_TASK_ID/$shards"
