@@ -501,6 +501,11 @@ class AttackTest(federated_test_case.FederatedTestCase):
     [verdict] = [f for f in self._audit().findings if 'end at it' in f.name]
     self.assertIs(verdict.verdict, finding.Verdict.NO_EVIDENCE)
 
+  def test_the_last_checkpoint_has_to_be_there(self):
+    folder = self._file('state')
+    os.remove(os.path.join(folder, sorted(os.listdir(folder))[-1]))
+    self._assert_found(self._audit(), 'state: checkpoints')
+
   def test_a_run_that_ended_early(self):
     # The smallest step size: no round is better than the first.
     changes = {

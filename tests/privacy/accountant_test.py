@@ -291,6 +291,14 @@ class GaussianTest(parameterized.TestCase):
         )
     self.assertEqual(accountant.poisson_gaussian_epsilon(1, 0, 10, 1e-5), 0)
 
+  @parameterized.parameters(.058, .06, .065)
+  def test_noise_at_which_dp_accounting_overflows(self, noise):
+    # Without the sampling it is valid, and larger.
+    self.assertAlmostEqual(
+        accountant.poisson_gaussian_epsilon(noise, 0.5, 30, 1e-5),
+        accountant.poisson_gaussian_epsilon(noise, 1, 30, 1e-5),
+    )
+
   def test_extreme_noise_and_delta(self):
     for noise in (1e-6, 0.01, 1e3, 1e6):
       with self.subTest(noise=noise):

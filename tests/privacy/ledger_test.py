@@ -357,6 +357,35 @@ class CodeTest(_Case):
     last.resume(*position)
     self._record(last, 1, first=5)
     self.assertLen(self._lines(), 8)
+    # Nor is it where the other code died with nothing written but that it was there.
+    self._write(self._lines()[:-1])
+    more = self._open('def', noisy)
+    self.assertLen(self._lines(), 7)
+    with self.assertRaisesRegex(ledger.LedgerError, 'other code released round 3'):
+      self._record(more, 1, first=3)
+
+  def test_no_noise_is_on_two_sums_where_rounds_do_not_repeat(self):
+    noisy = uplinks.declare(labels=uplinks.REPORTS, update=uplinks.NOISE, size=protection.Counts())
+    first = self._open('abc', noisy)
+    self._record(first, 2)
+    checkpoint = self._saved(first, 2)
+    self._record(first, 1, first=3)
+    position = self._saved(first, 3)
+    before = self._lines()
+    for repeats in (True, False):
+      again = ledger.Ledger(uplinks.NAMES, noisy, self.path, self._SEAL, 'abc', repeats=repeats)
+      again.resume(*checkpoint)
+      if repeats:
+        self._record(again, 1, first=3)
+      else:
+        with self.assertRaisesRegex(ledger.LedgerError, '^round 3 was released with noise after'):
+          self._record(again, 1, first=3)
+    self.assertEqual(self._lines(), before)
+    # What was not released before is.
+    last = ledger.Ledger(uplinks.NAMES, noisy, self.path, self._SEAL, 'abc', repeats=False)
+    last.resume(*position)
+    self._record(last, 1, first=4)
+    self.assertLen(self._lines(), len(before) + 1)
 
 
 if __name__ == '__main__':

@@ -405,6 +405,10 @@ def _checkpoints(lines, replayed, states, seal, run_):
   after = [state.round_num for state in states]
   if after != sorted(set(after)):
     return finding.failed(_CHECKPOINTS, f'they are of rounds {after}, as their files are numbered')
+  if run_.finished and after[-1] != len(run_.rounds):
+    return finding.failed(
+        _CHECKPOINTS, f'the last is of round {after[-1]}, of {len(run_.rounds)} that are done'
+    )
   genesis = ledger.genesis(run_.uplink, seal)
   heads = [genesis, *(line.head for line in lines)]
   for state in states:
@@ -424,4 +428,9 @@ def _checkpoints(lines, replayed, states, seal, run_):
     expected = _decided_participations(replayed, done)
     if expected is not None and not np.array_equal(state.participations, expected):
       return finding.failed(_CHECKPOINTS, f'that of round {done} has other participations')
+  saved = [c.round_num for c, _ in lines if isinstance(c, ledger.SavedState)]
+  if saved and saved[-1] > after[-1]:
+    return finding.no_evidence(
+        _CHECKPOINTS, f'the last is of round {after[-1]}, and one of round {saved[-1]} was saved'
+    )
   return finding.passed(_CHECKPOINTS, f'{len(states)} checkpoints')

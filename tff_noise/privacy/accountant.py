@@ -394,11 +394,14 @@ def poisson_gaussian_epsilon(
   interval = max(_FINEST_INTERVAL, _largest_loss(mu, 1e-20) / (2 * _GRID))
   if interval > _COARSEST_INTERVAL:
     return unsampled
-  single = privacy_loss_distribution.from_gaussian_mechanism(
-      noise_multiplier,
-      value_discretization_interval=interval,
-      sampling_prob=sampling_probability,
-  )
+  try:
+    single = privacy_loss_distribution.from_gaussian_mechanism(
+        noise_multiplier,
+        value_discretization_interval=interval,
+        sampling_prob=sampling_probability,
+    )
+  except ValueError:  # With noise of some .06 its numbers overflow.
+    return unsampled
   return min(unsampled, float(single.self_compose(rounds).get_epsilon_for_delta(reduced)))
 
 

@@ -66,6 +66,12 @@ class Seal(NamedTuple):
     return {**self._asdict(), 'key': hashlib.sha256(self.key).hexdigest()}
 
 
+_OF_OTHER_CODE = (
+    'other code released round {} after the last checkpoint with noise; released again, the same '
+    'secret cohort would answer twice, for which there is no bound: continue with that code, or '
+    'begin a new run with another --run_name'
+)
+
 # Of what is no run's: plans, and ledgers that end with their process.
 UNSEALED = Seal('', '', b'')
 
@@ -275,6 +281,8 @@ class Ledger:
       path: str = '',
       seal: Seal = UNSEALED,
       code: str | None = None,
+      *,
+      repeats: bool = True,
   ):
     """Opens a ledger at its start.
 
@@ -284,6 +292,8 @@ class Ledger:
       path: The file; '' to keep entries in memory alone.
       seal: Of the run.
       code: Digest of the code that goes on; that of the last line if not given.
+      repeats: Whether rounds that are done again come to the same bits. If not, what was released
+        with noise is not released again: the difference of the two would have none.
 
     Raises:
       LedgerError: If there is a file, and it is damaged.
@@ -300,6 +310,9 @@ class Ledger:
     # What other code released before is not repeated.
     changes = [i for i, w in enumerate(self._written, 1) if isinstance(w.content, CodeChange)]
     self._advance(max(changes, default=0))
+    noisy = [e.round_num for e in self.entries if self._has_noise(e.fields)]
+    self._last_noisy_of_other_code = max(noisy, default=0)
+    self._repeats = repeats
 
   def _advance(self, count):
     """Takes lines of the file as they are, until there are so many."""
@@ -382,7 +395,20 @@ class Ledger:
     entry = Entry(
         round_num, stage, positions, len(clients), self._cohort(round_num, positions, clients)
     )
+    if self._has_noise(positions):
+      self._require_first(entry)
     self._enter(entry)
+
+  def _require_first(self, entry):
+    """Refuses noise that would be on two sums, or a second answer of a secret cohort."""
+    if entry.round_num <= self._last_noisy_of_other_code:
+      raise LedgerError(_OF_OTHER_CODE.format(entry.round_num))
+    if not self._repeats and entry in entries(self._written[len(self._lines) :]):
+      raise LedgerError(
+          f'round {entry.round_num} was released with noise after the last checkpoint, and this '
+          '--runtime does not repeat it to the bit: the difference of the two would show clients '
+          'without noise; begin a new run with another --run_name'
+      )
 
   def _enter(self, content):
     """Adds a line, or finds it where it was added before."""
@@ -422,11 +448,7 @@ class Ledger:
       entry = line.content
       noisy = isinstance(entry, Entry) and any(_is_noisy(self._declared[i]) for i in entry.fields)
       if noisy and entry.round_num >= round_num:
-        raise LedgerError(
-            f'other code released round {entry.round_num} after the last checkpoint with noise; '
-            'released again, the same secret cohort would answer twice, for which there is no '
-            'bound: continue with that code, or begin a new run with another --run_name'
-        )
+        raise LedgerError(_OF_OTHER_CODE.format(entry.round_num))
     self._advance(len(self._written))
     code, self._new_code = self._new_code, ''
     self._append(CodeChange(code))

@@ -214,6 +214,7 @@ def _train(config, prepared, scene, evaluations, weights, directory, hook):
   ledger = ledger_lib.Ledger(
       algorithm.fields, _declare(directory, algorithm), directory.file('ledger.jsonl'),
       ledger_seal.of_run(directory), code_version.digest(),
+      repeats=opening.repeats(config.runtime),
   )
   best = trained_models.BestKeeper(directory, prepared.task.model)
 

@@ -84,6 +84,11 @@ def take_memory_as_needed() -> None:
   os.environ.setdefault('TF_FORCE_GPU_ALLOW_GROWTH', 'true')
 
 
+def has_gpu() -> bool:
+  """Returns whether TensorFlow sees one."""
+  return bool(tf.config.list_physical_devices('GPU'))
+
+
 def describe_devices() -> str:
   """Returns a line about what computes."""
   gpus = tf.config.list_physical_devices('GPU')

@@ -41,3 +41,15 @@ def opened(
   return local.runtime(
       max_concurrent_clients or worker_process.cores(), shows_client_errors=shows_client_errors
   )
+
+
+def repeats(runtime: str) -> bool:
+  """Returns whether a round that is computed again there, by the same code, is so to the bit.
+
+  GPUs sum in the order in which their threads come, and how many remote workers there are decides
+  how sums are cut.
+
+  Args:
+    runtime: See `opened`.
+  """
+  return runtime == 'local' or (runtime == 'accelerator' and not accelerator.has_gpu())
