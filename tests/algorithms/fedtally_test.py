@@ -226,6 +226,7 @@ class _NumPy:
     self.posteriors, self.corrections = 20.0 * self.prior, np.zeros((2, 2))
     self.counts = np.zeros((2, 100))
     self.loss_q = params.loss_q
+    self.targets = [np.zeros((len(c.y), 2)) for c in self.clients]
 
   def judge(self, x, y):
     w, kernel, bias = self.mean if self.params.average else self.w
@@ -236,10 +237,27 @@ class _NumPy:
     post = self.prior * np.prod(likelihoods, axis=0)
     post /= post.sum()
     eta = post @ _RATES
-    clean = (1 - eta) * of_label / ((1 - eta) * of_label + eta * of_other)
-    wrong = (1 - clean)[:, None] * self.table[y] * r / of_other[:, None]
+    clean, wrong = self.filtered(r, y, self.table, np.full(2, eta))
+    if self.params.noise_by_class:
+      clean, wrong = self.by_class(r, y, eta)
     bins = np.minimum((-20 * np.log10(1 - p.max(axis=1))).astype(int), 99)
     return post, eta, clean, wrong, bins, p.argmax(axis=1) == y
+
+  def filtered(self, r, y, table, rates):
+    right, others = (1 - rates[y]) * r[np.arange(len(y)), y], (table[y] * r).sum(axis=1)
+    clean = right / (right + rates[y] * others)
+    return clean, (1 - clean)[:, None] * table[y] * r / others[:, None]
+
+  def by_class(self, r, y, eta):
+    rates, table, mean_row = np.full(2, eta), self.table, self.table.mean(axis=0)
+    given = np.eye(2)[y]
+    for _ in range(3):
+      clean, wrong = self.filtered(r, y, table, rates)
+      rates = (given.T @ (1 - clean) + 10 * eta) / (given.sum(axis=0) + 10)
+      rho = (wrong.sum(axis=0) + 10 * mean_row) / ((1 - clean).sum() + 10)
+      table = self.table * rho / mean_row
+      table = table / table.sum(axis=1, keepdims=True)
+    return self.filtered(r, y, table, rates)
 
   def held_out(self, i, y):
     """None where all are counted, and trained on."""
@@ -248,21 +266,31 @@ class _NumPy:
     seed = seeds.fold(rng.tf_seed(method_runs.SEED, 'fedtally: held out'), i)
     return tf.random.stateless_uniform([len(y)], seed).numpy() < self.params.held_out
 
-  def train(self, x, q, held):
+  def train(self, i, x, q, held):
     w, kernel, bias = (array.copy() for array in self.w)
     adjustment = np.log(2 * (q.sum(axis=0) + 1) / (len(x) + 2))
-    if held is not None:
-      x, q = x[~held], q[~held]
+    visited = np.ones(len(x), bool) if held is None else ~held
+    x, q = x[visited], q[visited]
     step = self.training.learning_rate / len(x)
     for _ in range(self.training.epochs):
       p = _softmax(x @ w + adjustment)
       # Of sum_k q_k (1 - p_k^b) / b, which is cross-entropy for b = 0.
       pull = q * p**self.loss_q
       error = _softmax(x @ kernel + bias + adjustment) - q
-      w -= step * x.T @ (p * pull.sum(axis=1, keepdims=True) - pull)
+      early = self.early_learning(i, visited, p)
+      w -= step * x.T @ (p * pull.sum(axis=1, keepdims=True) - pull + early)
       kernel -= step * x.T @ error
       bias -= step * error.sum(axis=0)
     return w, kernel, bias
+
+  def early_learning(self, i, visited, p):
+    """The gradient of lambda sum_i log(1 - <p_i, t_i>) by the logits, once the targets moved."""
+    beta, weight = self.params.elr_beta, self.params.elr_weight
+    if not weight:
+      return 0
+    t = self.targets[i][visited] = beta * self.targets[i][visited] + (1 - beta) * p
+    agreement = (p * t).sum(axis=1, keepdims=True)
+    return -weight * p * (t - agreement) / (1 - agreement)
 
   def round(self):
     self.t += 1
@@ -274,7 +302,7 @@ class _NumPy:
       post, eta, clean, wrong, bins, agrees = self.judge(x, y)
       given = np.eye(2)[y]
       q = clean[:, None] * given + wrong if filters else given
-      models.append(self.train(x, q, held))
+      models.append(self.train(i, x, q, held))
       weights.append(len(y) * (max(1 - eta, 0.02) if filters else 1))
       posteriors = posteriors + post
       corrections = corrections + given.T @ wrong
@@ -330,7 +358,10 @@ class RunTest(federated_test_case.FederatedTestCase):
   @parameterized.named_parameters(
       ('simple', {}),
       ('learned_prior', {'learned_prior': True}),
+      ('noise_by_class', {'noise_by_class': True}),
       ('average', {'average': 0.5}),
+      ('early_learning', {'elr_weight': 2.0, 'elr_beta': 0.6}),
+      ('early_learning_averaged', {'elr_weight': 2.0, 'average': 0.5, 'held_out': 0.25}),
       ('held_out', {'held_out': 0.25}),
       ('two_heads', {'loss_q': 0.7}),
       ('loss_follows_anchor', {'loss_q': 0.7, 'least_q': 0.1}),
@@ -581,7 +612,9 @@ class DeclaredTest(federated_test_case.FederatedTestCase):
       {'warm_up_share': 1.0}, {'average': 1.0}, {'max_sharpness': 0.5}, {'max_sharpness': 2.0},
       {'top_share': 0.0}, {'top_share': 1.5}, {'mixup_alpha': -1.0}, {'held_out': 1.0},
       {'loss_q': 1.5}, {'loss_q': -0.5}, {'mixup_alpha': 0.01}, {'least_q': -0.5},
-      {'least_q': 1.5}, {'least_q': 0.4, 'loss_q': 0.4},
+      {'least_q': 1.5}, {'least_q': 0.4, 'loss_q': 0.4}, {'elr_weight': -1.0},
+      {'elr_weight': 1.0, 'loss_q': 0.4}, {'elr_weight': 1.0, 'mixup_alpha': 0.4},
+      {'elr_beta': 1.0, 'elr_weight': 1.0},
   )
   def test_parameters_are_checked(self, **wrong):
     with self.assertRaisesRegex(ValueError, next(iter(wrong))):

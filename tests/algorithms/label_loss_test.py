@@ -103,6 +103,19 @@ class RunTest(federated_test_case.FederatedTestCase):
     _, mixed = self._trained(method, mixup_alpha=1.0)
     self.assertGreater(np.abs(mixed - plain).max(), 1e-2)
 
+  @parameterized.parameters(
+      ('fedavg', {}, 0.5), ('fedavg', {'label_smoothing': 0.2}, 0.4),
+      ('fedavg', {'keep_probability': 0.75}, 0.25), ('gce', {'keep_probability': 0.75}, 0.125),
+  )
+  def test_one_step_of_what_the_flags_ask_for(self, method, form, expected):
+    # One example (1, 0) of class 0, p = (.5, .5). Smoothed, the target is (.9, .1). With flips the
+    # report is right with q = .75 p + .25 (1 - p), dq/dz = .125 at .5, and GCE with q = 1 is 1 - q.
+    federation = method_runs.one_client(np.array([[1, 0]], np.float32), np.array([0], np.int32))
+    training = types.LocalTraining(1, 1, 1.0, loss=types.CrossEntropy(**form))
+    task = method_runs.task(federation, rounds=1, training=training)
+    found, _ = method_runs.trained(method, federation, task, **{'gce': {'q': 1.0}}.get(method, {}))
+    np.testing.assert_allclose(found, [[expected, -expected], [0, 0]], atol=1e-6)
+
   @parameterized.parameters('gce', 'sce')
   def test_adjustment_of_equal_shares_is_none(self, method):
     federation = method_runs.one_client()

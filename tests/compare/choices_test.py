@@ -2,8 +2,10 @@
 
 import dataclasses
 import warnings
+from unittest import mock
 
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from tests.compare import grid_case
 from tff_noise.compare import choices
@@ -85,6 +87,21 @@ class ChoicesTest(grid_case.GridCase):
     again = choices.points(grid, results, _METRIC, choices.TRAFFIC)
     self.assertTrue(all(p.on_front for p in again))
     self.assertEqual(again[-1].method, best.method)
+
+  @parameterized.parameters((3.0, True), (7.0, False))
+  def test_less_accuracy_is_on_the_front_for_fewer_bytes_alone(self, megabytes, on_front):
+    self.write()
+    results = tables.collect(self.grid)
+    # FedAvg has 73.5 in the mean of two settings, FedDPCont 77.83.
+    cost = choices.Cost('MB', lambda costs: 0.0)
+    with mock.patch.object(tables, 'costs', lambda _, method, setting: {
+        'fedavg': megabytes, 'feddpcont': 5.0,
+    }[method]):
+      found = choices.points(self.grid, results, _METRIC, cost._replace(of=lambda c: c))
+    self.assertEqual(
+        [(p.method, p.cost, p.on_front) for p in found],
+        [('feddpcont', 5, True), ('fedavg', megabytes, on_front)],
+    )
 
   def test_front_by_time(self):
     self.write()

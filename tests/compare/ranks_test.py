@@ -53,6 +53,9 @@ class RankTest(parameterized.TestCase):
     self.assertEmpty(_rank().groups)
     equal = {s: {m: of['a' if m == 'b' else m] for m in 'abcd'} for s, of in _VALUES.items()}
     self.assertEqual(_rank(equal).groups, (('a', 'b'),))
+    # Of three that are equal the largest row alone.
+    three = {s: {m: [9, 9, 9] if m in 'abc' else [0, 0, 0] for m in 'abcd'} for s in _VALUES}
+    self.assertEqual(_rank(three).groups, (('a', 'c'),))
 
   @parameterized.parameters(
       (lambda v: {s: v[s] for s in ('first', 'second')},),

@@ -45,9 +45,12 @@ class AdaptiveTest(federated_test_case.FederatedTestCase):
     federation = rounds.Federation(name, rounds.DISAGREEING, _TRAINING, **params)
     np.testing.assert_allclose(federation.steps(3), expected, atol=1e-5)
 
-  def test_defaults_are_those_of_the_paper(self):
-    federation = rounds.Federation('fedadagrad', rounds.DISAGREEING, _TRAINING)
-    expected = _by_hand('fedadagrad', 2, 0.01, 0.0, 0.0, 0.001)
+  @parameterized.parameters(
+      ('fedadam', 0.9, 0.99), ('fedyogi', 0.9, 0.99), ('fedadagrad', 0.0, 0.0)
+  )
+  def test_defaults_are_those_of_the_paper(self, name, beta1, beta2):
+    federation = rounds.Federation(name, rounds.DISAGREEING, _TRAINING)
+    expected = _by_hand(name, 2, 0.01, beta1, beta2, 0.001)
     np.testing.assert_allclose(federation.steps(2), expected, atol=1e-6)
 
   def test_first_step_is_not_corrected_for_bias(self):

@@ -315,6 +315,11 @@ class TextTest(SummaryTestCase):
         text,
     )
 
+  def test_early_stopping_that_ended_it(self):
+    text = self._text(status='ended early', planned_rounds=30)
+    self.assertIn('  early stopping  ended after round 12 of 30\n', text)
+    self.assertNotIn('  budget  ', text)
+
   def test_units(self):
     self.assertEqual(
         summary.units(_scene()),

@@ -15,10 +15,12 @@ from tff_noise.clients import label_loss
 from tff_noise.clients import program
 from tff_noise.federated import computation
 from tff_noise.federated import optimizer
+from tff_noise.models import keras_model
 from tff_noise.models import losses
 from tff_noise.privacy import protection
 from tff_noise.program import data
 from tff_noise.program import flags
+from tff_noise.program import private_labels
 from tff_noise.program import task
 
 
@@ -247,6 +249,41 @@ class TaskTest(federated_test_case.FederatedTestCase):
       _prepared(claim, *public)[1]()
     self.assertNotEmpty(_prepared(*public)[1]().algorithm.fields)
     self.assertNotEmpty(_prepared(claim, '--validation_fraction=0.1')[1]().algorithm.fields)
+
+  @parameterized.parameters(True, False)
+  def test_errors_that_show_data_are_declared(self, shows):
+    more = ['--debug_client_errors'] if shows else []
+    fields = _prepared('--training_labels=private', *more)[1]().algorithm.fields
+    (found,) = [f for f in fields if f.name == 'error messages'] or [None]
+    self.assertEqual(found is not None, shows)
+    if shows:
+      self.assertTrue(found.disclosure.shows_single_clients)
+      self.assertIsNone(found.protection)
+
+  def test_flags_of_privacy_are_those_of_the_task(self):
+    _, prepare = _prepared('--method=feddpcont', '--label_epsilon=2', '--label_prior=inverse')
+    self.assertEqual(tuple(prepare().task.label_privacy[:2]), ('2', 'inverse'))
+    dataset, prepare = _prepared('--training_labels=private', '--label_epsilon=8')
+    prepared = prepare()
+    plain = _prepared()[1]().federation
+    flipped = private_labels.flip(plain, '8', dataset.num_classes)
+    for one, other in zip(prepared.federation.clients, flipped.clients, strict=True):
+      np.testing.assert_array_equal(one.y, other.y)
+    (update,) = [f for f in prepared.algorithm.fields if f.name == 'update']
+    self.assertEqual(update.protection.epsilon, '8')
+
+  def test_bfloat16_is_of_layers_and_not_of_variables(self):
+    before = tf.keras.mixed_precision.global_policy().name
+    model = _prepared('--mixed_precision')[1]().task.model
+    network = keras_model.build_zeros(model)
+    self.assertEqual({v.dtype for v in network.variables}, {tf.float32})
+    self.assertIn('bfloat16', {layer.compute_dtype for layer in network.layers})
+    self.assertEqual(tf.keras.mixed_precision.global_policy().name, before)
+
+  @parameterized.parameters(('batch', True), ('group', False))
+  def test_normalisation_is_that_of_the_flag(self, norm, moves):
+    model = _prepared('--model=cnn', f'--norm={norm}')[1]().task.model
+    self.assertEqual(bool(model.weights_type.non_trainable), moves)
 
   def test_who_shows_single_clients_without_saying_so_is_refused(self):
     method = f'--method={__name__}:QUIET'

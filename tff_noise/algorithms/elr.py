@@ -74,6 +74,25 @@ def regulariser(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
   return tf.reduce_mean(tf.math.log(1 - agreement))
 
 
+def keeping_targets(trained: program.ClientProgram, num_classes: int) -> program.ClientProgram:
+  """Returns a program that carries its examples' targets, and keeps them between rounds.
+
+  Args:
+    trained: Its loss finds the batch's targets. What is `final` has to keep `Result.carry`.
+    num_classes: K.
+  """
+
+  def keep(s):
+    targets = tf.tensor_scatter_nd_update(s.carry, s.positions[:, tf.newaxis], s.found)
+    return s.gradients, targets
+
+  return trained._replace(
+      init=lambda client: client.own[TARGETS],
+      step=keep,
+      own={TARGETS: program.PerExample(np.zeros(num_classes, np.float32))},
+  )
+
+
 def client(
     p: parameters.ELRParams, training: types.LocalTraining, num_classes: int
 ) -> program.ClientProgram:
@@ -84,17 +103,10 @@ def client(
     cross_entropy = losses.cross_entropy(s.logits, s.labels, training.loss)
     return cross_entropy + p.weight * regulariser(s.logits, targets), targets
 
-  def keep_targets(s):
-    targets = tf.tensor_scatter_nd_update(s.carry, s.positions[:, tf.newaxis], s.found)
-    return s.gradients, targets
-
-  return program.ClientProgram(
-      loss=loss,
-      init=lambda client: client.own[TARGETS],
-      step=keep_targets,
-      final=lambda result: program.Sent(own={TARGETS: result.carry}),
-      own={TARGETS: program.PerExample(np.zeros(num_classes, np.float32))},
+  trained = program.ClientProgram(
+      loss=loss, final=lambda result: program.Sent(own={TARGETS: result.carry})
   )
+  return keeping_targets(trained, num_classes)
 
 
 def build(task: task_lib.Task, p: parameters.ELRParams) -> algorithm.Algorithm:

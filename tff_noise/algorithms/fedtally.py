@@ -4,7 +4,8 @@ A method of this package's own; no paper. The server's model is the likelihood o
 client is a channel through which labels went, and all that the server learns of channels are sums
 of bounded numbers. In round t clients receive, besides the model w, the probabilities a of noise
 rates eta_1 ... eta_G, the table R (K x K; row j: which class it is if the label j is wrong), and
-the sharpness gamma. A client with examples (x_i, y_i), which keeps nothing between rounds:
+the sharpness gamma. A client with examples (x_i, y_i), which keeps nothing between rounds unless
+`elr_weight` is given:
 
   `r_i = softmax(gamma f(x_i; w))`                                       one more forward pass
   `L_i(eta) = (1 - eta) r_i(y_i) + eta sum_k R[y_i, k] r_i(k)`
@@ -46,6 +47,11 @@ Off until a measurement earns them their place (benchmarks/NOTES.md has the firs
 - `average`: r_i are of the mean theta of the models so far, `theta <- b theta + (1 - b) w` with
   `b = min(average, t / (t + 4))`, which clients receive too, and which is evaluated.
 - `mixup_alpha`: of inputs and of q.
+- `elr_weight` above 0: a noise that all clients share is learned by heart sooner or later, and then
+  the model agrees with it. ELR's regulariser (Liu et al., NeurIPS 2020; `elr.py`) slows that down:
+  `+ elr_weight / b sum_i log(1 - <p_i, t_i>)`, p of the adjusted logits, t_i what the network said
+  of an example before, which its client keeps between rounds and nobody else sees. (Targets of the
+  mean model, which no client would have to keep, were tried: they feed on themselves.)
 - `loss_q` above 0: two heads. A bounded loss learns wrong labels more slowly, but r_i has to be of
   a proper one, or it is surer than it is right. So the network is trained by the generalised
   cross-entropy of Zhang & Sabuncu (NeurIPS 2018), `sum_k q_i(k) (1 - p_k^s) / s` with s = loss_q
@@ -91,6 +97,7 @@ from tff_noise import rng
 from tff_noise import types
 from tff_noise.algorithms import algorithm
 from tff_noise.algorithms import averaged_model
+from tff_noise.algorithms import elr
 from tff_noise.algorithms import parameters
 from tff_noise.clients import label_loss
 from tff_noise.clients import loops
@@ -320,7 +327,12 @@ def client(
       # While q are the reports themselves, their own distribution is the model's flipped.
       of_reports = of_heads(s, adjustment, q, form)
       value = tf.where(filters(s.client), value, of_reports)
-    return value
+    if not p.elr_weight:
+      return value
+    # + lambda / b sum_i log(1 - <p_i, t_i>), p of the adjusted logits.
+    adjusted = s.logits + s.columns['adjustment']
+    targets = elr.next_targets(tf.gather(s.carry, s.positions), adjusted, p.elr_beta)
+    return value + p.elr_weight * elr.regulariser(adjusted, targets), targets
 
   def of_heads(s, adjustment, q, form):
     if not p.loss_q:
@@ -337,8 +349,9 @@ def client(
     rate = tf.reduce_sum(post * RATES)  # eta, known flips apart.
     trusted = tf.where(filters(result.client), tf.maximum(1 - rate, _SMALLEST_WEIGHT), 1.0)
     weight = result.num_examples * trusted
+    own = {elr.TARGETS: result.carry} if p.elr_weight else {}
     if not tallies:
-      return program.Sent(weight=weight)
+      return program.Sent(weight=weight, own=own)
     # H's two rows.
     sure, agreed = (
         # On GPUs bincount is refused where operations have to be deterministic.
@@ -350,7 +363,7 @@ def client(
     # W[j, k] = sum of (1 - c_i) v_i(k) where y_i = j.
     wrong = tf.math.unsorted_segment_sum(found['wrong'], result.client.labels, num_classes)
     return program.Sent(
-        weight=weight,
+        weight=weight, own=own,
         sums={POSTERIORS: post, CORRECTIONS: wrong, SURE: sure, AGREED: agreed},
     )
 
@@ -361,7 +374,7 @@ def client(
     receives[AVERAGED] = averaged_model.zeros(task.model)
   if p.follows_anchor:
     receives[LOSS_Q] = np.float32(p.loss_q)
-  return program.ClientProgram(
+  trained = program.ClientProgram(
       loss=loss,
       columns=columns,
       transform=mixup.transform(p.mixup_alpha) if p.mixup_alpha else None,
@@ -369,6 +382,7 @@ def client(
       receives=receives,
       sums=_sums(num_classes, most_examples) if tallies else (),
   )
+  return elr.keeping_targets(trained, num_classes) if p.elr_weight else trained
 
 
 def _sums(num_classes, most_examples):
@@ -528,7 +542,7 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
     return state.send(**{SHARPNESS: np.float32(gamma)})
 
   def evaluate(state, own):
-    del own  # Clients keep nothing.
+    del own  # What clients keep is no model.
     weights = state.received[AVERAGED] if state.round_num else state.weights
     return [algorithm.Evaluated(task.model, weights)]
 

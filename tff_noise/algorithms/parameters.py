@@ -194,6 +194,9 @@ class FedTallyParams:
     mixup_alpha: Of the Beta distribution of mixup, in [0.05, 1e6], or 0 for no mixup.
     loss_q: q of the generalised cross-entropy that the network is trained by, in [0, 1], and then a
       linear head beside it judges labels; 0 for cross-entropy, and one head.
+    elr_weight: lambda of ELR's regulariser, not negative; 0 for none, and nothing that clients
+      keep. Without `loss_q` and `mixup_alpha`.
+    elr_beta: How much of an example's target stays in a step, in [0, 1).
     least_q: What q falls to from `loss_q` where clients' noise rates explain what the surest
       predictions deny of labels, in [0, loss_q), or 1 for the same q in all rounds.
     held_out: The share of a client's examples that it does not train on, by whose labels the server
@@ -208,6 +211,8 @@ class FedTallyParams:
   noise_by_class: bool = False
   average: float = 0.0
   mixup_alpha: float = 0.0
+  elr_weight: float = 0.0
+  elr_beta: float = params_lib.read_if(0.7, 'elr_weight')
   loss_q: float = 0.0
   least_q: float = params_lib.read_if(1.0, 'loss_q')
   held_out: float = 0.0
@@ -215,10 +220,15 @@ class FedTallyParams:
   top_share: float = 0.2
 
   def __post_init__(self):
-    params_lib.require_share(self, 'warm_up_share', 'average', 'held_out')
+    params_lib.require_share(self, 'warm_up_share', 'average', 'held_out', 'elr_beta')
     _require_mixup(self.mixup_alpha)
     params_lib.require_positive(self, 'top_share')
-    params_lib.require_not_negative(self, 'loss_q', 'least_q')
+    params_lib.require_not_negative(self, 'loss_q', 'least_q', 'elr_weight')
+    if self.elr_weight and (self.loss_q or self.mixup_alpha):
+      raise ValueError(
+          'elr_weight goes with neither loss_q nor mixup_alpha: a bounded loss does not hold it, '
+          'and examples that are mixed have no target; leave it or them out'
+      )
     for name in ('loss_q', 'least_q'):
       if getattr(self, name) > 1:
         raise ValueError(f'{name} must be at most 1, got {getattr(self, name)}')
