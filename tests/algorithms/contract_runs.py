@@ -1,5 +1,6 @@
 """The small runs on which the contract of algorithms is tested."""
 
+import collections
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,17 +27,17 @@ PARAMS = {
 # And fields of its task: clients of RHFL collaborate in rounds of three or more.
 _TASK = {'rhfl': {'clients_per_round': 3}}
 
-# Algorithms whose loss has looked at the temperature, and those that were built, in order.
-LOOKED, _BUILDING = set(), []
+# By algorithm, what its losses have looked at, and those that were built, in order.
+LOOKED, _BUILDING = collections.defaultdict(set), []
 
 
 class _WatchedForm(types.CrossEntropy):
-  """Plain cross-entropy, which knows whether a loss has looked at its temperature."""
+  """Plain cross-entropy, which knows what of it a loss has looked at."""
 
-  @property
-  def temperature(self):
-    LOOKED.add(_BUILDING[-1])
-    return self[1]
+  def __getattribute__(self, name):
+    if _BUILDING and name in types.CrossEntropy._fields:
+      LOOKED[_BUILDING[-1]].add(name)
+    return super().__getattribute__(name)
 
 
 def federation() -> types.Federation:

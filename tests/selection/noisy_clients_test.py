@@ -164,6 +164,23 @@ class ReliabilityTest(parameterized.TestCase):
     # Variance 1 between clients, and 1 by chance.
     self.assertBetween(np.mean(found), 0.47, 0.53)
 
+  @parameterized.parameters((5, 20, 0.4, 0.5), (10, 10, 0.7, 0.5), (10, 10, 0.7, 0.0))
+  def test_with_clients_missing_at_random(self, times, clients, missing, true):
+    found, told = [], 0
+    for seed in range(300):
+      draw = np.random.default_rng(seed)
+      lid = true**0.5 * draw.normal(size=clients) + (1 - true) ** 0.5 * draw.normal(
+          size=(times, clients)
+      ) + 3 * draw.normal(size=(times, 1))
+      lid[draw.random(lid.shape) < missing] = _NAN
+      agreement = noisy_clients.agreement(lid)
+      found.append(agreement.reliability)
+      told += agreement.p < 0.05
+    # By iterations' means, in which clients that are there leave their own, -.22 to .43.
+    self.assertAlmostEqual(np.mean(found), true, delta=0.06)
+    if not true:
+      self.assertBetween(told / 300, 0.02, 0.09)
+
   @parameterized.parameters(
       ([[1.0, 2, 3]],), ([[_NAN] * 3] * 2,), ([[1.0, _NAN], [2, _NAN]],), ([[1.0, 1], [1, 1]],),
       ([[1.0, 2, _NAN], [_NAN, _NAN, 3]],),

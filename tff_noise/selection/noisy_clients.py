@@ -86,33 +86,46 @@ class Agreement(NamedTuple):
 def agreement(lid: np.ndarray) -> Agreement:
   """Compares the variance between clients with that between iterations.
 
-  After the iterations' own means are taken out. Without noisy clients LID differs from client to
-  client as well, but hardly in the same way from iteration to iteration, as long as clients have
-  examples enough. How many iterations there were does not matter; that labels stay as they were
-  given does: a corrected client has another LID.
+  In a two-way layout with cells that may be missing, `lid = iteration + client + rest`, by least
+  squares; the variance between clients by Henderson's third method (Biometrics 1953). Without noisy
+  clients LID differs from client to client as well, but hardly in the same way from iteration to
+  iteration, as long as clients have examples enough. How many iterations there were does not
+  matter; that labels stay as they were given does: a corrected client has another LID.
 
   Args:
     lid: float64 `[T, C]`, nan where a client did not take part.
   """
-  lid = lid - _quiet(np.nanmean, lid, axis=1, keepdims=True)
-  count = np.isfinite(lid).sum(axis=0)
-  lid, count = lid[:, count > 0], count[count > 0]
-  iterations = np.isfinite(lid).any(axis=1).sum()
-  freedom = count.sum() - len(count) - (iterations - 1)
-  if freedom <= 0 or len(count) < 2:
+  at, who = np.nonzero(np.isfinite(lid))
+  found = lid[at, who]
+  at, who = (np.unique(numbers, return_inverse=True)[1] for numbers in (at, who))
+  iterations, clients = (int(numbers.max(initial=-1)) + 1 for numbers in (at, who))
+  if clients < 2:
+    return Agreement(np.nan, np.nan)
+  # Of the rest and of each iteration but one, what clients do not explain.
+  others = np.eye(iterations)[1:, at]
+  design = np.array([_less_means(column, who) for column in others]).reshape(others.shape).T
+  residual = _less_means(found, who)
+  solution, _, rank, _ = np.linalg.lstsq(design, residual, rcond=None)
+  residual = residual - design @ solution
+  freedom = len(found) - clients - rank
+  if freedom <= 0:
     return Agreement(np.nan, np.nan)
   from scipy import stats  # Takes a second: only where it is used.
 
-  means = np.nanmean(lid, axis=0)
-  within = np.nansum((lid - means) ** 2) / freedom
-  between = means.var(ddof=1) - within * np.mean(1 / count)
-  if not between + within > 0:
+  within = np.sum(residual**2) / freedom
+  # What clients explain beyond iterations, whose expectation is `more within + (N - T) between`.
+  more = clients + rank - iterations
+  among = np.sum(_less_means(found, at) ** 2) - np.sum(residual**2)
+  between = (among - more * within) / (len(found) - iterations)
+  if more < 1 or not between + within > 0:
     return Agreement(np.nan, np.nan)
-  among = np.sum(count * (means - np.average(means, weights=count)) ** 2) / (len(count) - 1)
-  ratio = among / within if within > 0 else np.inf
-  return Agreement(
-      float(between / (between + within)), float(stats.f.sf(ratio, len(count) - 1, freedom))
-  )
+  ratio = among / more / within if within > 0 else np.inf
+  return Agreement(float(between / (between + within)), float(stats.f.sf(ratio, more, freedom)))
+
+
+def _less_means(values, group):
+  """Returns `values`, `[n]`, less the means of their groups, whose numbers from 0 have no gap."""
+  return values - (np.bincount(group, values) / np.bincount(group))[group]
 
 
 def fit(scores: np.ndarray, seed: int):
