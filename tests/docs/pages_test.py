@@ -26,7 +26,7 @@ def _anchor(heading):
 class PagesTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      'docs/comparisons.md', 'docs/evidence.md', 'docs/evidence_digits.md',
+      'README.md', 'docs/comparisons.md', 'docs/evidence.md', 'docs/evidence_digits.md',
       'docs/evidence_images.md', 'docs/evidence_papers.md',
   )
   def test_tables_are_those_of_the_files(self, path):
