@@ -16,6 +16,9 @@ import numpy as np
 from tff_noise import types
 from tff_noise.data import adapters
 
+# Modes of Pillow whose numbers are no brightness; others are taken as they are.
+_COLOURS = ('P', 'PA', 'LA', 'RGBA', 'CMYK', 'YCbCr')
+
 
 def write(dataset, path, image='image', label='label'):
   """Writes the splits 'train' and 'test' of a `datasets.DatasetDict`, as if one client had all.
@@ -46,8 +49,8 @@ def write(dataset, path, image='image', label='label'):
 
 
 def pixels(image):
-  """Returns uint8 `[height, width]` or `[height, width, 3]`; palettes and alpha become colours."""
-  return np.asarray(image if image.mode in ('L', 'RGB') else image.convert('RGB'))
+  """Returns `[height, width]` or `[height, width, 3]`; palettes and alpha become colours."""
+  return np.asarray(image.convert('RGB') if image.mode in _COLOURS else image)
 
 
 def _require(kind, names, found):

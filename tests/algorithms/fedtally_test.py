@@ -13,6 +13,7 @@ from tests.algorithms import method_runs
 from tests.clients import one_client
 from tff_noise import rng
 from tff_noise import types
+from tff_noise.algorithms import elr
 from tff_noise.algorithms import fedtally
 from tff_noise.algorithms import parameters
 from tff_noise.clients import seeds
@@ -584,6 +585,21 @@ class DeclaredTest(federated_test_case.FederatedTestCase):
       with self.assertRaisesRegex(types.UsageError, 'learned_prior, max_sharpness and least_q'):
         method_runs.build('fedtally', task, **params)
     self.assertEmpty(fedtally.client(task, parameters.FedTallyParams(), 0, tallies=False).sums)
+
+  def test_targets_are_kept_where_nothing_is_tallied(self):
+    x = np.eye(2, dtype=np.float32)[np.arange(4) % 2]
+    y = (np.arange(4) % 2).astype(np.int32)
+    training = types.LocalTraining(1, 4, 0.1)
+    task = _task(method_runs.one_client(x, y), training=training)
+    client = fedtally.client(
+        task, parameters.FedTallyParams(elr_weight=2.0, elr_beta=0.6), warm_up=1, tallies=False
+    )
+    output = one_client.run(
+        toy.client(0, x, y), weights=np.zeros((2, 2)), training=training._asdict(),
+        received=client.receives, **client._asdict(),
+    )
+    # (1 - beta) p, p = (.5, .5).
+    np.testing.assert_allclose(output.local.own[elr.TARGETS], np.full((4, 2), 0.2), atol=1e-6)
 
   @parameterized.parameters(1.0, 0.75)
   def test_known_flips_are_part_of_every_rate(self, keep):

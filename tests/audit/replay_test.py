@@ -505,6 +505,11 @@ class AttackTest(federated_test_case.FederatedTestCase):
     folder = self._file('state')
     os.remove(os.path.join(folder, sorted(os.listdir(folder))[-1]))
     self._assert_found(self._audit(), 'state: checkpoints')
+    # A run that goes on may have died before it was written.
+    os.remove(self._file('summary.json'))
+    [verdict] = [f for f in self._audit().findings if f.name.startswith('state: checkpoints')]
+    self.assertIs(verdict.verdict, finding.Verdict.NO_EVIDENCE)
+    self.assertIn('and one of round 3 was saved', verdict.detail)
 
   def test_a_run_that_ended_early(self):
     # The smallest step size: no round is better than the first.

@@ -107,10 +107,14 @@ class EvaluateTest(absltest.TestCase):
     self.assertFalse(found.is_labelled)
     own = evaluation.evaluate(_run(), 'final', examples.Source('test'))
     np.testing.assert_allclose(found.probabilities, own.probabilities[:3], atol=1e-5)
-    # A matrix of another evaluation does not stay beside it.
+    # A matrix of another evaluation does not stay beside it; a run's own does.
     page.write(own, folder.full_path)
     self.assertIn('Nobody knows the true classes', _text(page.write(found, folder.full_path)))
     self.assertFalse(os.path.exists(os.path.join(folder.full_path, 'confusion.csv')))
+    run = self.create_tempdir()
+    run.create_file('confusion.csv', '1,0')
+    page.write(found, run.full_path)
+    self.assertTrue(os.path.exists(os.path.join(run.full_path, 'confusion.csv')))
 
   def test_an_image_that_cannot_be_read_is_named(self):
     folder = self.create_tempdir()

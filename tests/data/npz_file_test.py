@@ -166,13 +166,23 @@ class SplitTest(_Test):
       client[only] = 4
       dataset = self.load(_without_test(client=client))
       self.assertEqual(np.bincount(dataset.client)[0], 1)
-    # See the split that is pinned: of 8 and 18, 10 and 19 the first is trained on.
+    # See the split that is pinned: of 8 and 18, 10 and 19 one is trained on.
     client = np.zeros(_N, int)
     client[[8, 18]], client[[10, 19]] = 1, 2
     x = np.arange(_N, dtype=np.uint8).reshape(_N, 1, 1)
     dataset = self.load({'x': x, 'y': np.arange(_N) % 2, 'client': client})
-    self.assertEqual(dataset.test_x.ravel().tolist(), [18, 19])
-    self.assertEqual(dataset.client[[8, 10]].tolist(), [1, 2])
+    self.assertLen(dataset.test_y, 4)
+    self.assertEqual(np.bincount(dataset.client).tolist(), [14, 1, 1])
+
+  def test_the_test_set_is_filled_from_clients_with_more(self):
+    # Fifteen clients of one example, and one of five, of which four may be tested on.
+    client = np.minimum(np.arange(_N), 15)
+    dataset = self.load(_without_test(client=client))
+    self.assertLen(dataset.test_y, 4)
+    self.assertEqual(np.bincount(dataset.client).tolist(), [1] * 16)
+    self.assert_refused(
+        'each client holds one example, which it trains on', _without_test(client=np.arange(_N))
+    )
 
   def test_a_class_that_is_all_in_the_test_set_is_refused(self):
     y = np.zeros(_N, int)

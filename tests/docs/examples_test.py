@@ -84,6 +84,8 @@ class ClaimsTest(absltest.TestCase):
     self.assertEqual(dataset.test_y.tolist(), [0, 1])
     red = Image.new('RGB', (1, 1), 'red').convert('P')
     np.testing.assert_array_equal(hugging_face.pixels(red), [[[255, 0, 0]]])
+    deep = np.array([[60000]], np.uint16)
+    np.testing.assert_array_equal(hugging_face.pixels(Image.fromarray(deep)), deep)
     for data, columns, message in (
         ({'train': examples}, (), 'has no split test; it has train'),
         ({'train': examples, 'test': examples}, ('img',), 'has no column img; it has image, label'),

@@ -53,6 +53,10 @@ class SayBudgetTest(parameterized.TestCase):
     self.assertEqual(self._said(None, clients=clients), '')
 
 
+class _Stop(Exception):
+  pass
+
+
 class RoundingTest(absltest.TestCase):
 
   def test_noise_is_not_drawn_again_where_sums_are_rounded_otherwise(self):
@@ -74,6 +78,27 @@ class RoundingTest(absltest.TestCase):
     run_directory.write_json(run.file('config.json'), content)
     with self.assertRaisesRegex(types.UsageError, 'was begun with numpy 0.1: others round'):
       check(1.0, 'local')
+
+
+  def test_the_ledger_knows_whether_rounds_repeat(self):
+    run = run_directory.locate(self.create_tempdir().full_path, 'run')
+    os.mkdir(run.path)
+    prepared = python_types.SimpleNamespace(
+        algorithm=python_types.SimpleNamespace(fields=()), federation=None
+    )
+    config = python_types.SimpleNamespace(runtime='accelerator')
+    for begun, now, expected in (
+        ({}, True, True), ({'repeats': True}, False, False), ({'repeats': False}, True, False),
+    ):
+      run_directory.write_json(run.file('config.json'), {'execution': begun})
+      with (
+          mock.patch.object(training_run.opening, 'repeats', lambda _, now=now: now),
+          mock.patch.object(training_run.ledger_seal, 'of_run'),
+          mock.patch.object(training_run.ledger_lib, 'Ledger', side_effect=_Stop) as opened,
+          self.assertRaises(_Stop),
+      ):
+        training_run._train(config, prepared, None, {}, None, run, None)
+      self.assertEqual(opened.call_args.kwargs['repeats'], expected)
 
 
 class EvaluationsTest(federated_test_case.FederatedTestCase):

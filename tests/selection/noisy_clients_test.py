@@ -183,7 +183,8 @@ class ReliabilityTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ([[1.0, 2, 3]],), ([[_NAN] * 3] * 2,), ([[1.0, _NAN], [2, _NAN]],), ([[1.0, 1], [1, 1]],),
-      ([[1.0, 2, _NAN], [_NAN, _NAN, 3]],),
+      ([[1.0, 2, _NAN], [_NAN, _NAN, 3]],), ([[0.1] * 7] * 5,),
+      ([[0.1, 0.1, _NAN], [0.7, 0.7, 0.7], [_NAN, 0.3, 0.3]],),
   )
   def test_cannot_be_told(self, lid):
     with warnings.catch_warnings():

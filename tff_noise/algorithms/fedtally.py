@@ -84,7 +84,8 @@ sums, which are bounded but not checked.
 With --training_labels=private all of this is computed from reports, and the known flips are part of
 every rate: `1 - (1 - eta_g) a` with a the probability of keeping a label. With client DP nothing
 but updates may leave a client: then nothing is tallied, R and a stay as they are at first, and
-weights are equal; what is protected is what FedAvg's noise protects.
+weights are equal; what is protected is what FedAvg's noise protects, at ELR's cost where clients
+keep targets.
 """
 
 from collections.abc import Mapping

@@ -32,7 +32,7 @@ def write_npz(
       such as a `tf.data.Dataset`, in a list or by name, a text or an integer. `clients.csv` of a
       run has the names.
     test: Examples for the test set, or a `ClientData` of them; without them a fifth of all become
-      it.
+      it, of which a client keeps at least one for training.
     x: Where an example is a mapping, under which name its image (uint8, or floats in [0, 1]) or its
       features are. An example may also be a pair.
     y: And under which its label is, an integer from 0 on.

@@ -193,17 +193,22 @@ def _split(arrays, size, path):
         'more, or x_test and y_test'
     )
   order = rng.generator(_SPLIT_SEED, 'npz split').permutation(size)
+  if 'client' in arrays and arrays['client'].shape == (size,):
+    order = _without_last(order, arrays['client'])
+    if not len(order):
+      raise types.UsageError(
+          f'{path}: each client holds one example, which it trains on, so that none can be set '
+          'aside for the test; give x_test and y_test'
+      )
   is_test = np.zeros(size, bool)
   is_test[order[: size // _TEST_SHARE]] = True
-  if 'client' in arrays and arrays['client'].shape == (size,):
-    is_test[_only_ones(arrays['client'], is_test)] = False
   return np.flatnonzero(~is_test), np.flatnonzero(is_test)
 
 
-def _only_ones(client, is_test):
-  """Returns the first example of each client that would have none left for training."""
-  called, first, number = np.unique(client, return_index=True, return_inverse=True)
-  return first[np.bincount(number[~is_test], minlength=len(called)) == 0]
+def _without_last(order, client):
+  """Returns `order` without the last example of each client, which it trains on."""
+  _, from_the_end = np.unique(client[order[::-1]], return_index=True)
+  return np.delete(order, len(order) - 1 - from_the_end)
 
 
 def _test_set(arrays, x, true_y, test, path):
@@ -244,7 +249,7 @@ def load(data_dir: str) -> types.Dataset:
   `y` are their labels. If there are `clean_y` too, these are the true classes
   and `y` what people called them. `client` says who holds an example, as any integer or text.
   Without `x_test` and `y_test`, one example in five, always the same ones, becomes the test set,
-  with its clean label; a client keeps one for training.
+  with its clean label; a client keeps at least one for training.
 
   Args:
     data_dir: The file, or a folder with it and no other `.npz`.

@@ -37,8 +37,9 @@ def write(found: evaluation.Evaluation, folder: str) -> str:
   files['evaluation.html'] = html.render(found.title, _sections(found))
   try:
     os.makedirs(folder, exist_ok=True)
-    if not found.is_labelled and os.path.exists(confusion):
-      os.remove(confusion)  # Of another evaluation, which this one replaces.
+    is_replaced = os.path.exists(os.path.join(folder, 'evaluation.json'))
+    if is_replaced and not found.is_labelled and os.path.exists(confusion):
+      os.remove(confusion)
     for name, text in files.items():
       run_directory.write_text(os.path.join(folder, name), text)
   except OSError as error:

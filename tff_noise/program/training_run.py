@@ -158,7 +158,7 @@ def _write_start(folder, *, config, scene, system_key, noise, made_from, class_n
       os.path.join(folder, 'config.json'),
       {
           'flags': config.identity(),
-          'execution': config.execution(),
+          'execution': {**config.execution(), 'repeats': opening.repeats(config.runtime)},
           'code': code_version.digest(),
           'class_names': class_names,
           'inputs': made_from,
@@ -179,6 +179,12 @@ def _versions():
   return {
       'python': sys.version.split()[0], **{name: metadata.version(name) for name in packages},
   }
+
+
+def _repeats(config, directory):
+  """Whether rounds come to the same bits again, here and where the run was begun."""
+  begun = run_directory.read_json(directory.file('config.json')).get('execution', {})
+  return begun.get('repeats', True) and opening.repeats(config.runtime)
 
 
 def _check_rounding(config, directory):
@@ -214,7 +220,7 @@ def _train(config, prepared, scene, evaluations, weights, directory, hook):
   ledger = ledger_lib.Ledger(
       algorithm.fields, _declare(directory, algorithm), directory.file('ledger.jsonl'),
       ledger_seal.of_run(directory), code_version.digest(),
-      repeats=opening.repeats(config.runtime),
+      repeats=_repeats(config, directory),
   )
   best = trained_models.BestKeeper(directory, prepared.task.model)
 

@@ -138,7 +138,7 @@ class Pool:
       if left <= 0:
         raise worker_process.WorkerError(
             f'all workers are gone, and none came back within {self._patience:.0f} s; the same '
-            'command continues from the last checkpoint'
+            'command continues from the last checkpoint, but for rounds that had noise'
         )
       if not said:
         print(
@@ -322,7 +322,7 @@ class _Share:
         break
     raise worker_process.WorkerError(
         f'{attempts} workers were lost in the same computation; the same command continues '
-        'from the last checkpoint'
+        'from the last checkpoint, but for rounds that had noise'
     )
 
   def close(self) -> None:

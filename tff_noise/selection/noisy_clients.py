@@ -16,6 +16,8 @@ from tff_noise import rng
 MIN_RELIABILITY = 0.5
 # And that it is not chance, which a few clients, or iterations of few of them, easily make it.
 MAX_P = 0.01
+# Sums of squares below this share of the numbers' own are of their last bits.
+_ROUNDING = 1e-20
 
 SCORES = ('centred', 'mean', 'cumulative')
 
@@ -117,7 +119,8 @@ def agreement(lid: np.ndarray) -> Agreement:
   more = clients + rank - iterations
   among = np.sum(_less_means(found, at) ** 2) - np.sum(residual**2)
   between = (among - more * within) / (len(found) - iterations)
-  if more < 1 or not between + within > 0:
+  nothing = _ROUNDING * np.sum(found**2)
+  if more < 1 or max(among, np.sum(residual**2)) <= nothing or not between + within > 0:
     return Agreement(np.nan, np.nan)
   ratio = among / more / within if within > 0 else np.inf
   return Agreement(float(between / (between + within)), float(stats.f.sf(ratio, more, freedom)))
