@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 import tensorflow_federated as tff
 from absl.testing import absltest
+from absl.testing import parameterized
 from PIL import Image
 
 from docs.examples import client_state
@@ -23,8 +24,10 @@ from docs.examples import own_context
 from docs.examples import run_training_process
 from docs.examples import train_model
 from tff_noise import types
+from tff_noise.algorithms import catalog
 from tff_noise.data import npz_file
 from tff_noise.federated import label_histogram
+from tff_noise.federated import task as task_lib
 
 # Chance is 0.1.
 _LEARNT = 0.5
@@ -66,7 +69,7 @@ class ExamplesTest(absltest.TestCase):
     self.assertGreater(client_state.main(), _LEARNT)
 
 
-class ClaimsTest(absltest.TestCase):
+class ClaimsTest(parameterized.TestCase):
   """What the page says about TFF."""
 
   def test_hugging_face(self):
@@ -93,6 +96,14 @@ class ClaimsTest(absltest.TestCase):
     ):
       with self.assertRaisesRegex(types.UsageError, message):
         hugging_face.write(data, path, *columns)
+
+  @parameterized.parameters('gce', 'sce', 'fedlsr', 'coteaching')
+  def test_a_method_whose_server_only_averages_is_a_learning_process(self, name):
+    entry = catalog.ALGORITHMS[name]
+    task = task_lib.Task(digits.load().model, types.LocalTraining(2, 32, 0.1))
+    (built,) = entry.build(task, entry.params()).computations
+    self.assertIsInstance(built.process, tff.learning.templates.LearningProcess)
+    self.assertIn('update', [field.name for field in built.fields])
 
   def test_json_has_no_nan_where_nothing_was_measured(self):
     folder = self.create_tempdir().full_path
