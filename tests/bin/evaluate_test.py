@@ -125,6 +125,24 @@ class EvaluateTest(absltest.TestCase):
     with self.assertRaisesRegex(types.UsageError, '/1.png is missing, or no JPEG or PNG'):
       evaluation.evaluate(_run(), 'final', source)
 
+  def test_an_image_that_is_gone_is_named(self):
+    found = examples.load
+
+    def load(run, source):
+      dataset, loaded = found(run, source)
+      os.remove(os.path.join(folder.full_path, '1.png'))
+      return dataset, loaded
+
+    folder = self.create_tempdir()
+    for i in range(2):
+      Image.fromarray(np.zeros((8, 8), np.uint8)).save(os.path.join(folder.full_path, f'{i}.png'))
+    source = examples.Source('test', images=folder.full_path)
+    with (
+        mock.patch.object(examples, 'load', load),
+        self.assertRaisesRegex(types.UsageError, '/1.png is missing, or no JPEG or PNG'),
+    ):
+      evaluation.evaluate(_run(), 'final', source)
+
   def test_folders_of_images_have_names_of_their_own(self):
     names = {examples.Source('test', images=f'/images/{n}/').name for n in 'ab'}
     self.assertEqual(names, {'images_a', 'images_b'})

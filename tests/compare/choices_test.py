@@ -93,11 +93,11 @@ class ChoicesTest(grid_case.GridCase):
     self.write()
     results = tables.collect(self.grid)
     # FedAvg has 73.5 in the mean of two settings, FedDPCont 77.83.
-    cost = choices.Cost('MB', lambda costs: 0.0)
+    cost = choices.Cost('MB', lambda costs: costs)
     with mock.patch.object(tables, 'costs', lambda _, method, setting: {
         'fedavg': megabytes, 'feddpcont': 5.0,
     }[method]):
-      found = choices.points(self.grid, results, _METRIC, cost._replace(of=lambda c: c))
+      found = choices.points(self.grid, results, _METRIC, cost)
     self.assertEqual(
         [(p.method, p.cost, p.on_front) for p in found],
         [('feddpcont', 5, True), ('fedavg', megabytes, on_front)],

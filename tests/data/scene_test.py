@@ -735,6 +735,10 @@ class SaveAndLoadTest(parameterized.TestCase):
     self._save_arrays(**{name: np.array([2, 1, 2, 0, label, 2])})
     self._assert_refused(f': {name} has a label below {least}$')
 
+  def test_label_that_int32_does_not_hold(self):
+    self._save_arrays(noisy_label=np.array([2, 1, 2, 0, 2**32 + 1, 2]))
+    self._assert_refused(': noisy_label has a label above 2147483647$')
+
   @parameterized.parameters(-0.1, 1.1, np.inf, -np.inf)
   def test_nominal_rate_out_of_range(self, rate):
     self._save_arrays(nominal_rate=np.array([0.0, rate]))

@@ -298,8 +298,8 @@ class CodeTest(_Case):
 
   _SEAL = ledger.Seal('', 'abc', b'k' * 32)
 
-  def _open(self, code, declared=uplinks.DECLARED):
-    return ledger.Ledger(uplinks.NAMES, declared, self.path, self._SEAL, code)
+  def _open(self, code, declared=uplinks.DECLARED, **options):
+    return ledger.Ledger(uplinks.NAMES, declared, self.path, self._SEAL, code, **options)
 
   def _kinds(self):
     lines = ledger.read_lines(self.path, uplinks.DECLARED, self._SEAL)
@@ -338,14 +338,20 @@ class CodeTest(_Case):
     self._record(self._open('abc'), 1)
     self.assertEqual(self._kinds(), [1, 2, 'def', 1, 2, 'abc', 1])
 
-  def test_no_secret_cohort_answers_twice(self):
-    # The attack: the same rounds released by two codes.
-    noisy = uplinks.declare(labels=uplinks.REPORTS, update=uplinks.NOISE, size=protection.Counts())
-    first = self._open('abc', noisy)
+  _NOISY = uplinks.declare(labels=uplinks.REPORTS, update=uplinks.NOISE, size=protection.Counts())
+
+  def _noisy_run(self, rounds):
+    """Code abc releases noise in these rounds; returns what it saved after round 2 and the last."""
+    first = self._open('abc', self._NOISY)
     self._record(first, 2)
     checkpoint = self._saved(first, 2)
-    self._record(first, 2, first=3)
-    position = self._saved(first, 4)
+    self._record(first, rounds - 2, first=3)
+    return checkpoint, self._saved(first, rounds)
+
+  def test_no_secret_cohort_answers_twice(self):
+    # The attack: the same rounds released by two codes.
+    noisy = self._NOISY
+    checkpoint, position = self._noisy_run(4)
     before = self._lines()
     again = self._open('def', noisy)
     again.resume(*checkpoint)
@@ -365,15 +371,10 @@ class CodeTest(_Case):
       self._record(more, 1, first=3)
 
   def test_no_noise_is_on_two_sums_where_rounds_do_not_repeat(self):
-    noisy = uplinks.declare(labels=uplinks.REPORTS, update=uplinks.NOISE, size=protection.Counts())
-    first = self._open('abc', noisy)
-    self._record(first, 2)
-    checkpoint = self._saved(first, 2)
-    self._record(first, 1, first=3)
-    position = self._saved(first, 3)
+    checkpoint, position = self._noisy_run(3)
     before = self._lines()
     for repeats in (True, False):
-      again = ledger.Ledger(uplinks.NAMES, noisy, self.path, self._SEAL, 'abc', repeats=repeats)
+      again = self._open('abc', self._NOISY, repeats=repeats)
       again.resume(*checkpoint)
       if repeats:
         self._record(again, 1, first=3)
@@ -382,7 +383,7 @@ class CodeTest(_Case):
           self._record(again, 1, first=3)
     self.assertEqual(self._lines(), before)
     # What was not released before is.
-    last = ledger.Ledger(uplinks.NAMES, noisy, self.path, self._SEAL, 'abc', repeats=False)
+    last = self._open('abc', self._NOISY, repeats=False)
     last.resume(*position)
     self._record(last, 1, first=4)
     self.assertLen(self._lines(), len(before) + 1)

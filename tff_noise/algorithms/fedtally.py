@@ -49,9 +49,10 @@ Off until a measurement earns them their place (benchmarks/NOTES.md has the firs
 - `mixup_alpha`: of inputs and of q.
 - `elr_weight` above 0: a noise that all clients share is learned by heart sooner or later, and then
   the model agrees with it. ELR's regulariser (Liu et al., NeurIPS 2020; `elr.py`) slows that down:
-  `+ elr_weight / b sum_i log(1 - <p_i, t_i>)`, p of the adjusted logits, t_i what the network said
-  of an example before, which its client keeps between rounds and nobody else sees. (Targets of the
-  mean model, which no client would have to keep, were tried: they feed on themselves.)
+  `+ lambda mean_i log(1 - <p_i, t_i>)`, `t_i <- beta t_i + (1 - beta) p_i`, with lambda =
+  elr_weight, beta = elr_beta, and p of the adjusted logits, whatever the temperature. t_i is kept
+  by its client between rounds, and nobody else sees it. (Targets of the mean model, which no client
+  would have to keep, were tried: they feed on themselves.)
 - `loss_q` above 0: two heads. A bounded loss learns wrong labels more slowly, but r_i has to be of
   a proper one, or it is surer than it is right. So the network is trained by the generalised
   cross-entropy of Zhang & Sabuncu (NeurIPS 2018), `sum_k q_i(k) (1 - p_k^s) / s` with s = loss_q
@@ -330,7 +331,7 @@ def client(
       value = tf.where(filters(s.client), value, of_reports)
     if not p.elr_weight:
       return value
-    # + lambda / b sum_i log(1 - <p_i, t_i>), p of the adjusted logits.
+    # + lambda mean_i log(1 - <p_i, t_i>), p = softmax(f(x) + log K pi).
     adjusted = s.logits + s.columns['adjustment']
     targets = elr.next_targets(tf.gather(s.carry, s.positions), adjusted, p.elr_beta)
     return value + p.elr_weight * elr.regulariser(adjusted, targets), targets

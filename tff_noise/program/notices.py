@@ -26,8 +26,8 @@ def _of_noise(config, dataset):
     return []
   if config.dataset == 'npz' and dataset.human_y is not None:
     return [
-        f'scene: --noise={config.noise} is drawn on clean_y of --data_dir, and its y, what people '
-        'called them, is not used; --noise=human takes y'
+        f'scene: with --noise={config.noise} labels are made of clean_y of --data_dir, and its y, '
+        'what people called them, is not used; --noise=human takes y'
     ]
   if config.noise == 'none' or config.dataset not in ('npz', 'image_folder'):
     return []
