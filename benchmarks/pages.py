@@ -39,6 +39,7 @@ _END = '<!-- end -->'
 _BLOCK = re.compile(
     r'^(<!-- (table|picture): (\S+) (\S+) (\S+) (\S+) -->)\n.*?^' + _END, re.MULTILINE | re.DOTALL
 )
+_BEGIN = re.compile(r'^<!-- (table|picture): ', re.MULTILINE)
 _COLUMNS = 12
 _NOWHERE = 'no run is read from here'
 
@@ -186,6 +187,8 @@ def _replaced(text, kind, known, lines):
 
   def block(match):
     line, found, grid_path, results_path, metric, name = match.groups()
+    if _BEGIN.search(match.group(), len(line)):
+      raise types.UsageError(f'{line}: another begins before its {_END}')
     if found != kind:
       return match.group()
     if name not in known:
@@ -202,8 +205,11 @@ def main(argv: Sequence[str]) -> None:
     raise types.UsageError('name the pages, such as docs/evidence.md')
   command_line.load_matplotlib()
   for path in argv[1:]:
-    with open(path, encoding='utf-8') as file:
-      text = file.read()
+    try:
+      with open(path, encoding='utf-8') as file:
+        text = file.read()
+    except OSError as error:
+      raise types.UsageError(f'{path} cannot be read ({error.strerror})') from None
     run_directory.write_text(path, draw(path, rendered(text)))
 
 

@@ -90,18 +90,18 @@ def _compare(values, extra, command):
   if stray:
     raise types.UsageError(f'unexpected argument {stray[0]!r}; flags are written --name=value')
   command_line.check_forms(values.also)
-  if values.results:
+  if values.results and values.run:
     _require_folder_of(values.results)
   shard = None if values.shard is None else shards.parse(values.shard)
   grid, name = _grid(values, extra)
   if shard is not None:
     grid = shards.part(grid, shard)
-  known = {}
-  for path in shards.results_files(values.results) if values.results else ():
-    known.update(records.read(path, grid))
   own = values.results
   if own and shard is not None:
     own = shards.results_file(own, shard)
+  files = shards.results_files(values.results) if values.results else ()
+  of_files = {path: records.read(path, grid) for path in files}
+  known = {name: record for found in of_files.values() for name, record in found.items()}
   left = _left(grid, known) if values.run else []
   if values.run:
     _require_one_comparison(grid, known, left, values.mixed_code)
@@ -116,8 +116,7 @@ def _compare(values, extra, command):
       failed = _run(grid, left, out, values.jobs)
   results = tables.collect(grid, known=known, mixed_code=values.mixed_code)
   if own:
-    found = [(r.cell, r.record) for r in results if r.record is not None]
-    run_directory.write_text(own, records.added(own, found, grid.metrics))
+    _add(own, of_files.get(own, {}), grid, results)
   if shard is None:
     _tabulate(out, grid, results, command, values.also)
   else:
@@ -129,6 +128,18 @@ def _compare(values, extra, command):
         file=sys.stderr,
     )
   return 1 if any(r.problem for r in results) else 0
+
+
+def _add(path, there, grid, results):
+  """Adds to the file at `path` what it does not have, if there is any."""
+  found = [(r.cell, r.record) for r in results if r.record is not None]
+  new = [
+      (cell, record) for cell, record in found
+      if not records.is_in(there.get(cell.config.name()), record)
+  ]
+  if new:
+    _require_folder_of(path)
+    run_directory.write_text(path, records.added(path, new, grid.metrics))
 
 
 def _left(grid, known):

@@ -107,6 +107,19 @@ class CompareTest(absltest.TestCase):
     self.assertEqual(again, out)
     self.assertEmpty(self._runs())
 
+  def test_a_file_with_more_metrics_is_tabulated_and_not_written(self):
+    whole, status, out, err = _whole_grid()
+    self.assertEqual(status, 0, err)
+    results = os.path.join(self.create_tempdir().full_path, 'results.csv')
+    more = '--metric=best_test_accuracy,rounds_to_accuracy:90'
+    status, _, err = _run(f'--root_dir={whole}', f'--results={results}', more, *_GRID)
+    self.assertEqual(status, 0, err)
+    before = os.stat(results).st_mtime_ns
+    for root in (whole, self.root):
+      status, again, err = _run(f'--root_dir={root}', f'--results={results}', *_GRID)
+      self.assertEqual((status, again), (0, out), err)
+    self.assertEqual(os.stat(results).st_mtime_ns, before)
+
   def test_shards_at_the_same_time_are_the_grid_and_a_lost_one_is_run_again(self):
     results = os.path.join(self.create_tempdir().full_path, 'results.csv')
     flags = (f'--root_dir={self.root}', f'--results={results}', *_GRID)

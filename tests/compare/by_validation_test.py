@@ -8,6 +8,7 @@ from absl.testing import absltest
 from tests.compare import grid_case
 from tff_noise.compare import by_validation
 from tff_noise.compare import documents
+from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import tables
 
 _METRIC = grid_case.METRIC
@@ -60,6 +61,24 @@ class ByValidationTest(grid_case.GridCase):
     found = by_validation.methods_table(self.grid, self._results(some), _METRIC)
     self.assertEqual(found.rows[1], ('noise_rate=0.4', '–', '–', '–', '–'))
     self.assertEqual(found.rows[2][0], 'of that setting')
+
+  def test_means_are_of_settings_in_which_all_that_validate_do(self):
+    self.grid = grid_lib.from_flags(
+        ['fedavg', 'feddpcont', 'gce'], ['noise_rate=0.2,0.4'], [0, 1, 2], ['--rounds=2'],
+        self.root, metric=_METRIC, baseline=None,
+    )
+    for cell in self.grid.cells:
+      if (cell.method, cell.setting) != ('gce', 'noise_rate=0.4'):
+        key = ('fedavg' if cell.method == 'gce' else cell.method, cell.setting, cell.seed)
+        grid_case.write_run(self.path(cell), cell.config, grid_case.ACCURACY[key])
+    self.write = lambda: None  # They are.
+    results = self._results({**_VALIDATION, ('gce', 'noise_rate=0.2'): (0.1, 0.1, 0.1)})
+    found = by_validation.methods_table(self.grid, results, _METRIC)
+    self.assertEqual(
+        [row[:2] for row in found.rows[2:]],
+        [('of that setting', name) for name in (
+            'always feddpcont', 'what validation chooses', 'always fedavg', 'always gce')],
+    )
 
   def test_only_seeds_that_all_have_count(self):
     some = {**_VALIDATION, ('fedavg', 'noise_rate=0.2'): (0.5, 0.6)}

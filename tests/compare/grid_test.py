@@ -119,6 +119,21 @@ class LoadTest(GridTestCase):
     self.assertEqual((ours.param, ours.openset_q), (('weight=0.25',), '0.9'))
     self.assertLen(self.load('full').methods, 3)
 
+  def test_what_is_published_of_a_row_that_is_not_there_is_left_out(self):
+    self.content['published']['GCE'] = {'low': [70]}
+    self.assertIn(('GCE', 'low'), self.load().published)
+    self.content['scales']['reduced']['methods'] = {'GCE': None}
+    self.assertEqual({method for method, _ in self.load().published}, {'FedAvg'})
+
+  def test_flags_of_a_scale_s_row_win_in_every_column(self):
+    self.content['methods'][1]['at'] = {'high': {'rounds': 4, 'openset_q': 0.9}}
+    self.content['scales']['reduced']['methods'] = {'Ours': {'rounds': 3}}
+    found = {
+        c.setting: (c.config.rounds, c.config.openset_q)
+        for c in self.load(seeds=[1]).cells if c.method == 'Ours'
+    }
+    self.assertEqual(found, {'low': (3, '0.5'), 'high': (3, '0.9')})
+
   def test_seeds_and_flags_of_the_command_line_win(self):
     loaded = self.load(seeds=[8], extra=['--rounds=2'])
     configs = [c.config for c in loaded.cells]
@@ -218,6 +233,8 @@ class MistakeTest(GridTestCase):
       ({'methods': [{'name': 'FedAvg', 'flags': {}, 'at': {'mid': {}}}]},
        'FedAvg: at must be flags by the name of a setting'),
       ({'methods': []}, 'methods must be a list'),
+      ({'settings': None}, 'settings must be a list'),
+      ({'settings': 3}, 'settings must be a list'),
       ({'methods': [{'name': 'FedAvg'}]}, 'methods: expected name and flags'),
       ({'published': {'FedAv': {}}}, "published: no method 'FedAv'"),
       ({'published': {'Ours': {'mid': [1]}}}, "published: Ours has no setting 'mid'"),

@@ -90,6 +90,32 @@ class RecordsTest(grid_case.GridCase):
     )
     self.assertNotEqual(digest('npz', '--data_dir=one.npz'), digest('npz', '--data_dir=two.npz'))
 
+  def test_of_a_flag_that_is_given_twice_the_last_counts(self):
+    def digest(*given):
+      grid = grid_lib.from_flags(
+          ['fedprox'], [], [0], given, self.root, metric=grid_case.METRIC, baseline=None
+      )
+      return records._digest(grid.cells[0])
+
+    for first, second in (
+        ('--rounds=2', '--rounds=3'), ('--param=mu=1', '--param=mu=0.3'),
+    ):
+      self.assertNotEqual(digest(first, second), digest(second, first))
+      self.assertEqual(digest(first, second), digest(second))
+    self.assertNotEqual(
+        digest('--param=mu=1', '--param=term=norm'), digest('--param=term=norm')
+    )
+
+  def test_how_a_run_is_executed_is_nothing_about_it(self):
+    self.write()
+    self._keep(self.grid)
+    flags = ['--rounds=2', '--log_level=quiet', '--max_concurrent_clients=1']
+    grid = grid_lib.from_flags(
+        ['fedavg', 'feddpcont'], ['noise_rate=0.2,0.4'], [0], flags, self.root,
+        metric=grid_case.METRIC, baseline=None,
+    )
+    self.assertLen(records.read(self.file, grid), 4)
+
   def test_other_flags_are_refused(self):
     self.write()
     self._keep(self.grid)

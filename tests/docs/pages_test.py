@@ -63,6 +63,15 @@ class PagesTest(parameterized.TestCase):
     self.assertNotIn('old', found)
     self.assertEqual(pages.rendered(found), found)
 
+  def test_a_block_without_its_end_takes_no_text_along(self):
+    text = _BLOCK.format('docs/all_methods_tuned.csv', 'last10_test_accuracy', 'ranks')
+    with self.assertRaisesRegex(types.UsageError, 'another begins before its <!-- end -->'):
+      pages.rendered(text.replace('<!-- end -->\n', 'prose\n') + text)
+
+  def test_a_page_that_is_not_there(self):
+    with self.assertRaisesRegex(types.UsageError, 'docs/nothing.md cannot be read'):
+      pages.main(['pages', 'docs/nothing.md'])
+
   def test_many_settings_are_rows(self):
     text = _BLOCK.replace('all_methods_tuned', 'evidence_digits').format(
         'docs/evidence_digits.csv', 'last10_test_accuracy', 'difference'

@@ -41,8 +41,8 @@ def methods_table(
 ) -> tables.Table:
   """Which method the highest validation accuracy chooses, and what that comes to.
 
-  The last rows are means over the settings that have all methods: of the choice, and of each method
-  if it is always taken.
+  The last rows are means over the settings that have all methods that validate in any: of the
+  choice, and of each method if it is always taken.
 
   Args:
     grid: The grid.
@@ -50,8 +50,9 @@ def methods_table(
     metric: A metric of which high values are good.
   """
   rows, behind = [], {}
-  for setting in grid.settings:
-    values = _values(grid, results, metric, setting)
+  of_settings = {setting: _values(grid, results, metric, setting) for setting in grid.settings}
+  validating = set().union(*of_settings.values())
+  for setting, values in of_settings.items():
     if len(values) < 2 or not any(values.values()):
       rows.append((setting, *['–'] * 4))
       continue
@@ -61,18 +62,17 @@ def methods_table(
     names = {s: max(values, key=lambda m: values[m][s][0]) for s in tested[highest]}
     chosen = {s: tested[m][s] for s, m in names.items()}
     mean = float(np.mean(list(chosen.values())))
-    for name, value in {'what validation chooses': mean, **means}.items():
-      behind.setdefault(name, []).append(value - means[highest])
+    if set(values) == validating:
+      for name, value in {'what validation chooses': mean, **means}.items():
+        behind.setdefault(name, []).append(value - means[highest])
     rows.append((
         setting, _counted(list(names.values())), f'{mean:.2f}',
         f'{highest} {means[highest]:.2f}', _difference(chosen, tested[highest]),
     ))
-  whole = max(map(len, behind.values()), default=0)
   for name, values in sorted(behind.items(), key=lambda item: -np.mean(item[1])):
-    if len(values) == whole:
-      what = name if name == 'what validation chooses' else f'always {name}'
-      where = f'mean of {whole} settings' if whole > 1 else 'of that setting'
-      rows.append((where, what, '', '', f'{np.mean(values):+.2f}'))
+    what = name if name == 'what validation chooses' else f'always {name}'
+    where = f'mean of {len(values)} settings' if len(values) > 1 else 'of that setting'
+    rows.append((where, what, '', '', f'{np.mean(values):+.2f}'))
   return tables.Table(
       f'{metrics.get(metric).title}: of the method that validation chooses',
       ('setting', 'chosen (seeds)', 'comes to', 'highest mean', 'behind it'), tuple(rows),

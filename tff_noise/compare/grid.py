@@ -257,13 +257,15 @@ def _from_content(content, scale, seeds, extra, root_dir):
   )
   seeds = tuple(seeds)
   _require(len(set(seeds)) == len(seeds), f'a seed is given twice: {list(seeds)}')
-  methods, settings = _parts(content, 'methods'), _parts(content, 'settings')
-  methods = _at_scale(methods, chosen.get('methods') or {})
+  settings = _parts(content['settings'], 'settings')
+  rows = _parts(content['methods'], 'methods', [p.name for p in settings])
+  methods = _at_scale(rows, chosen.get('methods') or {})
   names, columns = [p.name for p in methods], [p.name for p in settings]
   _require(
       content['baseline'] in names,
       f'baseline {content["baseline"]!r} is no method of it; methods: {", ".join(names)}',
   )
+  published = _published(content['published'] or {}, [p.name for p in rows], columns)
   cells = tuple(
       cell
       for setting in settings
@@ -282,7 +284,7 @@ def _from_content(content, scale, seeds, extra, root_dir):
       settings=tuple(columns),
       seeds=seeds,
       cells=cells,
-      published=_published(content['published'] or {}, names, columns),
+      published={key: value for key, value in published.items() if key[0] in names},
   )
 
 
@@ -303,11 +305,8 @@ def _metrics(names):
   return tuple(dict.fromkeys((*names, *_ALWAYS)))
 
 
-def _parts(content, key):
-  parts = content[key]
+def _parts(parts, key, columns=()):
   _require(isinstance(parts, list) and parts, f'{key} must be a list of name and flags')
-  columns = content['settings'] if key == 'methods' else []
-  columns = {str(c['name']) for c in columns if isinstance(c, dict) and 'name' in c}
   for part in parts:
     _require(
         isinstance(part, dict)
@@ -317,7 +316,7 @@ def _parts(content, key):
     )
     at = part.get('at', {})
     _require(
-        isinstance(at, dict) and set(at) <= columns and all(map(_is_flags, at.values())),
+        isinstance(at, dict) and set(at) <= {*columns} and all(map(_is_flags, at.values())),
         f'{key}: {part["name"]}: at must be flags by the name of a setting, got {at!r}',
     )
   names = [str(part['name']) for part in parts]
@@ -345,7 +344,10 @@ def _at_scale(methods, changes):
         f'scales: {name}: expected flags, or null to leave it out, got {flags!r}',
     )
   return tuple(
-      part._replace(flags={**part.flags, **changes.get(part.name, {})})
+      part._replace(
+          flags={**part.flags, **changes.get(part.name, {})},
+          at={name: {**at, **changes.get(part.name, {})} for name, at in part.at.items()},
+      )
       for part in methods
       if changes.get(part.name, {}) is not None
   )

@@ -16,14 +16,15 @@ import numpy as np
 from tff_noise import types
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import metrics
+from tff_noise.program import run_config
 from tff_noise.report import runs
 
 _KEY = ('setting', 'method', 'seed')
 _ABOUT = ('flags', 'code')
 _COSTS = ('seconds_per_round', 'bytes_up', 'bytes_down', 'label_epsilon', 'run_epsilon')
 _FIRST = _KEY + _ABOUT + _COSTS  # Metrics follow.
-# Where a run lies, and so nothing about it; and where data lie whose name says what they are.
-_PLACES, _PLACES_OF_DATA = ('--root_dir=',), ('--data_dir=', '--public_dir=')
+# Where data lie whose name says what they are.
+_PLACES_OF_DATA = frozenset({'data_dir', 'public_dir'})
 # Of these a place is all that says what they are.
 _UNNAMED = ('npz', 'image_folder')
 
@@ -97,6 +98,13 @@ def read(path: str, grid: grid_lib.Grid) -> dict[str, Record]:
       raise types.UsageError(f'{path} does not have {", ".join(missing)}; give another --results')
     found[cell.config.name()] = _record(path, row)
   return found
+
+
+def is_in(there: Record | None, record: Record) -> bool:
+  """Returns whether a file's record of a cell says what `record` does, as far as both go."""
+  return there is not None and there.code == record.code and all(
+      there.values[name] == value for name, value in record.values.items() if name in there.values
+  )
 
 
 def require_metrics(path: str, names: Sequence[str]) -> None:
@@ -186,12 +194,25 @@ def _key(cell):
 
 
 def _digest(cell):
-  """Of the flags that the grid gives, which a flag that the program gets later leaves alone."""
-  places = _PLACES
+  """Of the flags that the grid gives and that decide what comes of the run.
+
+  The run's name is of all flags, so that a version with one more would refuse every file.
+  """
+  left_out = run_config.EXECUTION_ONLY
   if not {cell.config.dataset, cell.config.public_dataset} & {*_UNNAMED}:
-    places += _PLACES_OF_DATA
-  given = sorted(text for text in cell.arguments if not text.startswith(places))
+    left_out |= _PLACES_OF_DATA
+  last = {_flag(text): text for text in cell.arguments}
+  given = sorted(
+      text for text in cell.arguments
+      if last[_flag(text)] == text and _flag(text)[0] not in left_out
+  )
   return hashlib.sha256('\n'.join(given).encode()).hexdigest()[:8]
+
+
+def _flag(text):
+  """Of those that are equal the last one counts: the flag, and the parameter's name."""
+  name, _, value = text.removeprefix('--').partition('=')
+  return name, value.partition('=')[0] if name in ('param', 'base_param') else ''
 
 
 def _text(value):
