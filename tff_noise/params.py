@@ -15,8 +15,10 @@ from typing import Any
 from tff_noise import loading
 from tff_noise import types
 
-# Clients compute in float32 and int32.
-_LARGEST = {float: types.MAX_FLOAT32, int: 2**31 - 1}
+# Clients count in int32: the sum of two has to be one.
+LARGEST_COUNT = 2**30
+# And compute in float32.
+_LARGEST = {float: types.MAX_FLOAT32, int: LARGEST_COUNT}
 # What is installed lies in one of these.
 INSTALLED_FOLDERS = frozenset({'site-packages', 'dist-packages'})
 _WHERE = 'it has to be package.module:NAME, on the PYTHONPATH or below this folder'

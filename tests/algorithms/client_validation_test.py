@@ -210,6 +210,14 @@ class ClientValidationTest(federated_test_case.FederatedTestCase, parameterized.
     )
     self.assertEqual(validated.smallest_cohorts(task)[client_validation.NAME], 3)
 
+  def test_where_nobody_who_withholds_is_ever_there_no_number_is_known(self):
+    there = availability.Availability(
+        np.array([9, 1, 9, 9]), np.full(4, availability.NEVER)
+    )
+    built, task = contract_runs.build('fedavg', availability=there, clients_per_round=1)
+    _, _, rows = self._run(built, task)
+    self.assertEqual([row[_ACCURACY] for row in rows], ['nan'] * built.rounds)
+
   def test_a_secure_sum_over_the_only_one_that_withholds_is_refused(self):
     built, task = contract_runs.build(
         'fedavg', aggregation=aggregation.secure_weighted_mean(update_bound=1.0, max_examples=27)

@@ -18,6 +18,7 @@ from tff_noise.clients import program
 from tff_noise.federated import aggregation
 from tff_noise.models import losses
 from tff_noise.program import clients as clients_lib
+from tff_noise.selection import availability
 
 _STAGES = {'estimate': 2, 'correct': 1, 'revise': 2}
 _RATE = 0.05
@@ -214,6 +215,16 @@ class RunTest(federated_test_case.FederatedTestCase):
     self.assertTrue(np.isfinite(state.weights.trainable[0]).all())
     for revision in own.own[trevision.REVISION]:
       self.assertTrue(np.isfinite(revision).all())
+
+  def test_mean_of_the_only_one_that_is_there_is_refused(self):
+    federation = toy.two_corners([5, 7])
+    there = availability.Availability(np.array([1, 1]), np.array([9, 3]))
+    task = _task(federation)._replace(
+        stages={'estimate': 1, 'correct': 1, 'revise': 1}, rounds=3, availability=there
+    )
+    with self.assertRaisesRegex(types.UsageError, 'revision=averaged: a sum over one client'):
+      method_runs.run('trevision', federation, task, revision='averaged')
+    method_runs.run('trevision', federation, task)
 
 
 class ReadingTest(federated_test_case.FederatedTestCase):

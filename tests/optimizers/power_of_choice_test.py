@@ -16,6 +16,7 @@ from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.clients import seeds
 from tff_noise.federated import task as task_lib
+from tff_noise.optimizers import catalog as optimizers
 from tff_noise.optimizers import parameters
 from tff_noise.program import training
 from tff_noise.selection import availability
@@ -127,6 +128,22 @@ class PollTest(federated_test_case.FederatedTestCase):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     some = self._ask(federation, [5, 2], loss='all', batch_size=batch_size)
     np.testing.assert_allclose(some, np.array(expected)[[5, 2]], rtol=1e-5)
+
+  def test_a_head_that_only_judges_labels_is_not_asked(self):
+    federation = _federation()
+    task = _Algorithm(federation).task
+    poc = optimizers.OPTIMIZERS['poc']
+    task = task._replace(optimizer=poc.build(task, poc.params(candidates=4)))
+    entry = catalog.ALGORITHMS['fedtally']
+    built = entry.build(task, entry.params(loss_q=0.7))
+    (poll,) = [c for c in built.computations if c.name == 'asking candidates']
+    state = built.init()
+    trainable = [_W, *map(np.asarray, state.weights.trainable[1:])]
+    state = state._replace(models={'model': type(state.weights)(trainable, [])})
+    clients = runs.clients_of(built, task, federation, runs.open_ledger(built))
+    expected = [_sample_losses(_W, examples).mean() for examples in federation.clients]
+    found = clients.run(poll, state, np.arange(6)).reports['loss']
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
   def test_by_hand(self):
     # Logits (1, -.5) and (.25, 2): losses log(1 + e^-1.5) = .2014 and log(1 + e^1.75) = 1.9101.

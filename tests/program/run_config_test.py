@@ -262,6 +262,12 @@ class RangeTest(parameterized.TestCase):
       _config(**{name: value})
     self.assertEqual(str(caught.exception), f'--{name} must be {allowed}, got {value}')
 
+  @parameterized.parameters('local_epochs', 'batch_size')
+  def test_counts_whose_sums_clients_cannot_hold_are_refused(self, name):
+    self.assertEqual(getattr(_config(**{name: 2**30}), name), 2**30)
+    with self.assertRaisesRegex(types.UsageError, f'^--{name} must be at most 1073741824, got'):
+      _config(**{name: 2**31 - 1})
+
   @parameterized.parameters(
       *(('method', m) for m in ('fedavg', 'feddpcont')),
       *(('dataset', d) for d in ('digits', 'cifar10', 'cifar100', 'image_folder', 'npz')),

@@ -51,7 +51,10 @@ _AUGMENT, _MIX = seeds.OWN, seeds.OWN + 1
 
 
 def ramp(round_num, ramp_rounds: float):
-  """float32 `[]`, what gamma is multiplied by in round `round_num`, 1 the first: up to 1."""
+  """float32 `[]`, what gamma is multiplied by in round `round_num`, 1 the first: up to 1.
+
+  The public code counts rounds from 0 there, so that its first round has none of it.
+  """
   if not ramp_rounds:
     return tf.constant(1.0)
   return tf.minimum(tf.cast(round_num, tf.float32) / ramp_rounds, 1.0)

@@ -48,7 +48,9 @@ differs from that code:
   and normalises by the batch, in a model that has no such statistics. Heads are tuned by SGD with
   --learning_rate and --momentum, whatever --local_optimizer.
 - Models take bytes here, so the Gaussian image is one too: `127.5 + 64 g`, cut to [0, 255], which
-  is about a standard normal image after normalisation. For other inputs it is g.
+  is about a standard normal image after normalisation. (Not of digits, whose bytes end at 16: it
+  is up to 16 times as bright, but the same for all models that are compared.) For other inputs
+  it is g. It is on models whole, so under --base=fedbn normalisation layers are sent too.
 - A model that is not finite, on the client's images or on the Gaussian one, is not kept: the last
   one stays, at the server and at the client.
 

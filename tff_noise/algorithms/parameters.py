@@ -581,8 +581,8 @@ class TRevisionParams:
 
   Attributes:
     correction: Of the loss in the second stage: 'forward' (FedDPCont), or 'reweight' (the paper).
-    gradient: Whether the weights of the third stage have a gradient, by 'paper' or 'code': without,
-      T is not revised.
+    gradient: Whether the weights of the third stage have a gradient, as in the 'paper', or not, as
+      in a loss of the public 'code' that its program does not use: then T is not revised.
     anchors: Which example a row of T is the prediction of: the one with the 'largest' probability,
       'filtered' by a quantile, or the same as the public 'code' has it.
     normalise: What the rows of T are divided by: their sums, each 'row' by its own, or as the

@@ -35,6 +35,9 @@ have to be there at once: that is the one step which is not its own here. Beside
 - Its models start from different random weights. Here those of an architecture start equal, and
   part when they are trained alone.
 
+A client that joins after `pretrain` (--arrivals) begins to collaborate with its first weights, and
+the mean accuracy is over all clients, whether they are there or not.
+
 Several architectures (`--param=architectures=cnn+mlp`) are dealt out in turn, client k gets the
 (k mod G)-th. Those of one are summed apart, so an architecture needs two clients or more of a
 round to take part in it. Each client stores room for one model of every architecture.

@@ -21,9 +21,10 @@ has a gradient, l = -p_y log p_y / q_y is 0 not only at p_y = 1 but also at p_y 
 learns fast enough unlearns the labels.
 
 The public code (xiaoboxia/T-Revision) is not what the paper says, in ways that matter:
-* In the loss that it uses, beta is wrapped into a new variable: dT has no gradient and stays 0, so
-  that the third stage repeats the second (`gradient=code`). An earlier loss adds dT once more for
-  every example of a batch; here T + dT is the same for all.
+* Its third stage has the paper's gradient; some of its versions add dT once more for every example
+  of a batch, here T + dT is the same for all. In the faster loss beside that one, which `main.py`
+  does not use, beta is wrapped into a new variable: dT has no gradient and stays 0, so that the
+  third stage repeats the second (`gradient=code`).
 * `tools.norm` divides entry (i, j) by the sum of row j, so that rows do not sum to 1
   (`normalise=code`). That shows where anchors have lost entries (`anchors=code`); else sums are 1.
 * It passes over 3 % of the predictions of a class when it looks for anchors, and changes them
@@ -185,15 +186,20 @@ def _own_transition(num_classes):
   return {lc.TRANSITION: np.eye(num_classes, dtype=np.float32)}
 
 
-def build(task: task_lib.Task, p: parameters.TRevisionParams) -> algorithm.Algorithm:
-  """The three stages."""
-  stages = stage_lengths(task)
-  num_classes = task.num_classes
-  if p.revision == 'averaged' and task.clients_per_round < 2:
+def _require_several(num_clients):
+  if num_clients < 2:
     raise types.UsageError(
         '--param=revision=averaged: a sum over one client is its own value: use more '
         '--clients_per_round, or --param=revision=local'
     )
+
+
+def build(task: task_lib.Task, p: parameters.TRevisionParams) -> algorithm.Algorithm:
+  """The three stages."""
+  stages = stage_lengths(task)
+  num_classes = task.num_classes
+  if p.revision == 'averaged' and stages['revise']:
+    _require_several(task.clients_per_round)
   train = computation.train('a round of estimate', task, plain.client(task.training))
   correct = computation.train(
       'a round of correct', task, correcting(p, task.training, num_classes)
@@ -218,6 +224,7 @@ def build(task: task_lib.Task, p: parameters.TRevisionParams) -> algorithm.Algor
   def averaged(output):
     if p.revision == 'local':
       return output.state
+    _require_several(len(output.cohort))
     finite = len(output.cohort) - int(output.sums['rejected'])
     if not finite:
       return output.state

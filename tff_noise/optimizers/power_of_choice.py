@@ -86,8 +86,8 @@ def _poll(task, on_one_batch):
       order = seeds.batch_order(seed, client.num_examples)
       batch = order[: task.training.batch_size]
       labels = tf.gather(labels, batch)
-    # Of several networks their mean.
-    logits = tf.nest.flatten(client.predict(positions=batch))
+    # Of several networks their mean; a head that only judges labels is no network.
+    logits = tf.nest.flatten(client.predict(positions=batch))[: max(1, len(task.model.draws))]
     losses = tf.add_n([
         tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=z) for z in logits
     ])

@@ -114,13 +114,14 @@ def of(
     if new is state or not isinstance(new, algorithm_lib.State):
       return new
     number = state.round_num + 1
-    if not training.is_evaluated(built, number, eval_every):
+    if not (
+        training.is_evaluated(built, number, eval_every)
+        and number_asked(task, withheld, number)  # Those that are there may withhold nothing.
+    ):
       return new.record(**dict.fromkeys(_COLUMNS, _NOTHING))
     weights = _of_server(built, new._replace(round_num=number), model)
     shown = new._replace(models={**new.models, algorithm_lib.MODEL: weights})
     sums = clients.run(computation, shown, clients.present).sums
-    if not sums:  # Those that are there withhold nothing.
-      return new.record(**dict.fromkeys(_COLUMNS, _NOTHING))
     found = (sums[_CORRECT] / sums[_EXAMPLES], sums[_LOSS] / sums[_EXAMPLES])
     return new.record(**dict(zip(_COLUMNS, map(np.float32, found), strict=True)))
 

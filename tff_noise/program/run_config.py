@@ -165,6 +165,9 @@ class RunConfig:
     for name in ('clients', 'clients_per_round', 'rounds', 'local_epochs', 'batch_size',
                  'eval_every', 'checkpoint_every', 'public_examples'):
       self._require(name, getattr(self, name) >= 1, 'at least 1')
+    for name in ('local_epochs', 'batch_size'):
+      most = params_lib.LARGEST_COUNT
+      self._require(name, getattr(self, name) <= most, f'at most {most}')
     at_once = self.max_concurrent_clients
     self._require('max_concurrent_clients', at_once is None or at_once >= 1, 'at least 1')
     step_sizes.parse(self.learning_rate_schedule)  # Its mistakes are told here.
