@@ -59,10 +59,13 @@ def _scene(argv):
 def _write(config, folder, also):
   from tff_noise.data import scene as scene_lib
   from tff_noise.program import data
+  from tff_noise.program import notices
   from tff_noise.program import run_directory
 
   dataset = data.load_dataset(config)
   scene = data.load_scene(config, dataset, None)
+  for note in notices.of(config, dataset):
+    print(note, file=sys.stderr)
   command_line.load_matplotlib()
   from tff_noise.report import scene_plots
   from tff_noise.report import scene_statistics

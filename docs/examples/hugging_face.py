@@ -2,7 +2,7 @@
 
   python3 -m venv hub && hub/bin/pip install datasets pillow absl-py
   hub/bin/python -m docs.examples.hugging_face ylecun/mnist mnist.npz [IMAGE LABEL]
-  python -m bin.train --dataset=npz --data_dir=mnist.npz --model=cnn
+  python -m bin.train --dataset=npz --data_dir=mnist.npz --model=cnn --partition=iid --noise=none
 
 In an environment of its own, as `datasets` wants a newer NumPy than TensorFlow Federated does.
 IMAGE and LABEL are names of columns, if they are not `image` and `label`. The hub is not reached by

@@ -28,6 +28,16 @@ class NoticesTest(parameterized.TestCase):
     told = _told(np.full((4, 2, 2, 1), 9, np.uint8), *_OWN, *words)
     self.assertLen(told, count)
 
+  @parameterized.parameters(('iid', 1), ('natural', 0))
+  def test_clients_that_are_not_used(self, partition, count):
+    told = _told(
+        np.full((4, 2, 2, 1), 9, np.uint8), *_OWN, '--noise=none', f'--partition={partition}',
+        client=np.zeros(4, np.int32),
+    )
+    self.assertLen(told, count)
+    if count:
+      self.assertEndsWith(told[0], 'client of --data_dir is not used; --partition=natural takes it')
+
   @parameterized.parameters(('none', 1), ('pairflip', 1), ('human', 0))
   def test_labels_of_people_that_are_not_used(self, noise, count):
     told = _told(

@@ -16,8 +16,20 @@ def of(config: run_config.RunConfig, dataset: types.Dataset) -> list[str]:
     config: The flags.
     dataset: From `data.load_dataset`.
   """
-  found = _of_noise(config, dataset)
+  found = _of_clients(config, dataset) + _of_noise(config, dataset)
   return found + (_of_pixels(dataset.train_x) if config.dataset == 'npz' else [])
+
+
+def _of_clients(config, dataset):
+  """Who holds what may be in the data, and by default clients are drawn."""
+  if config.dataset != 'npz' or dataset.client is None or config.scene or config.centralised:
+    return []
+  if config.partition == 'natural':
+    return []
+  return [
+      f'scene: with --partition={config.partition} clients are drawn, and client of --data_dir is '
+      'not used; --partition=natural takes it'
+  ]
 
 
 def _of_noise(config, dataset):
