@@ -187,8 +187,6 @@ def _replaced(text, kind, known, lines):
 
   def block(match):
     line, found, grid_path, results_path, metric, name = match.groups()
-    if _BEGIN.search(match.group(), len(line)):
-      raise types.UsageError(f'{line}: another begins before its {_END}')
     if found != kind:
       return match.group()
     if name not in known:
@@ -196,6 +194,10 @@ def _replaced(text, kind, known, lines):
     grid, results = read(grid_path, results_path)
     return '\n'.join([line, '', *lines(grid, results, metric, name), '', _END])
 
+  if len(_BEGIN.findall(text)) != len(_BLOCK.findall(text)):
+    raise types.UsageError(
+        f'a block is not <!-- table: GRID CSV METRIC NAME -->, or has no {_END} of its own'
+    )
   return _BLOCK.sub(block, text)
 
 

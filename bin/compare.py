@@ -113,7 +113,7 @@ def _compare(values, extra, command):
   failed = []
   if values.run:
     with child.terminable():
-      failed = _run(grid, left, out, values.jobs)
+      failed = _run(grid, left, out, values.jobs, own)
   results = tables.collect(grid, known=known, mixed_code=values.mixed_code)
   if own:
     _add(own, of_files.get(own, {}), grid, results)
@@ -222,8 +222,8 @@ def _grid(values, extra):
   return grid, 'flags_' + hashlib.sha256('\n'.join(names).encode()).hexdigest()[:8]
 
 
-def _run(grid, left, out, jobs):
-  """Runs what is left; returns the outcomes that failed."""
+def _run(grid, left, out, jobs, results_path):
+  """Runs what is left, adds each that ends to the file of results; returns those that failed."""
   print(
       f'{grid.title}: {len(grid.cells)} runs, {len(grid.cells) - len(left)} of them finished',
       file=sys.stderr,
@@ -233,6 +233,9 @@ def _run(grid, left, out, jobs):
   def on_outcome(outcome):
     nonlocal done
     done += 1
+    if outcome.status == 0 and results_path:
+      cell = grid._replace(cells=(outcome.cell,))
+      _add(results_path, {}, grid, tables.collect(cell, mixed_code=True))
     minutes = (time.monotonic() - started) / done * (len(left) - done) / 60
     state = 'done' if outcome.status == 0 else f'FAILED: {outcome.message}'
     print(

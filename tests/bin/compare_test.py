@@ -110,12 +110,14 @@ class CompareTest(absltest.TestCase):
   def test_a_file_with_more_metrics_is_tabulated_and_not_written(self):
     whole, status, out, err = _whole_grid()
     self.assertEqual(status, 0, err)
-    results = os.path.join(self.create_tempdir().full_path, 'results.csv')
+    shutil.copytree(whole, self.root, dirs_exist_ok=True)
+    elsewhere = self.create_tempdir().full_path
+    results = os.path.join(elsewhere, 'results.csv')
     more = '--metric=best_test_accuracy,rounds_to_accuracy:90'
-    status, _, err = _run(f'--root_dir={whole}', f'--results={results}', more, *_GRID)
+    status, _, err = self._compare(f'--results={results}', more)
     self.assertEqual(status, 0, err)
     before = os.stat(results).st_mtime_ns
-    for root in (whole, self.root):
+    for root in (self.root, elsewhere):
       status, again, err = _run(f'--root_dir={root}', f'--results={results}', *_GRID)
       self.assertEqual((status, again), (0, out), err)
     self.assertEqual(os.stat(results).st_mtime_ns, before)
@@ -174,13 +176,16 @@ class CompareTest(absltest.TestCase):
   def test_killed_and_started_again_it_redoes_nothing_and_changes_no_number(self):
     whole, status, _, err = _whole_grid()
     self.assertEqual(status, 0, err)
-    process = _start(f'--root_dir={self.root}', *_GRID)
-    while process.poll() is None and not any(map(os.path.exists, self._summary_paths())):
+    results = os.path.join(self.create_tempdir().full_path, 'results.csv')
+    process = _start(f'--root_dir={self.root}', f'--results={results}', *_GRID)
+    while process.poll() is None and not os.path.exists(results):
       time.sleep(0.05)  # Polls; what follows does not depend on how long it took.
     process.kill()
     process.communicate(timeout=_WAIT_SECONDS)
     finished = {p: os.stat(p).st_mtime_ns for p in self._summary_paths() if os.path.exists(p)}
     self.assertNotEmpty(finished)
+    with open(results, encoding='utf-8') as file:
+      self.assertIn('\nall,fedavg,0,', file.read())
     self.assertEqual(self._compare()[0], 0)
     self.assertEqual({p: os.stat(p).st_mtime_ns for p in finished}, finished)
     for name in self._runs():

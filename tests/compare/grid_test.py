@@ -134,6 +134,14 @@ class LoadTest(GridTestCase):
     }
     self.assertEqual(found, {'low': (3, '0.5'), 'high': (3, '0.9')})
 
+  def test_parameters_of_a_scale_s_row_come_beside_those_in_a_column(self):
+    self.content['methods'][1]['at'] = {'high': {'param': ['contrast=expected']}}
+    self.content['scales']['reduced']['methods'] = {'Ours': {'param': ['weight=0.25']}}
+    found = {c.setting: c.config.param for c in self.load(seeds=[1]).cells if c.method == 'Ours'}
+    self.assertEqual(
+        found, {'low': ('weight=0.25',), 'high': ('contrast=expected', 'weight=0.25')}
+    )
+
   def test_seeds_and_flags_of_the_command_line_win(self):
     loaded = self.load(seeds=[8], extra=['--rounds=2'])
     configs = [c.config for c in loaded.cells]
@@ -252,6 +260,14 @@ class MistakeTest(GridTestCase):
     self.content['scales']['reduced']['methods'] = rows
     self.assert_refused(message)
 
+  def test_several_values_of_one_flag(self):
+    self.content['settings'][0]['flags'] = {'noise_rate': [0.1, 0.4]}
+    self.assert_refused('FedAvg, low: noise_rate takes one value: make settings of it')
+
+  def test_a_file_of_flags_in_a_row(self):
+    self.content['methods'][0]['flags']['flagfile'] = 'a.flags'
+    self.assert_refused('--flagfile cannot be set in a grid')
+
   def test_name_given_twice(self):
     self.content['settings'][1]['name'] = 'low'
     self.assert_refused('settings: low is given twice')
@@ -301,6 +317,16 @@ class FromFlagsTest(parameterized.TestCase):
         metric='best_test_accuracy', baseline=None,
     )
     self.assertLen(varied.cells, 2)
+
+  @parameterized.parameters(
+      (['fedavg:learning_rate=0.3'], []), (['fedavg'], ['learning_rate=0.3,0.1'])
+  )
+  def test_a_flag_of_all_runs_and_of_some_is_refused(self, methods, vary):
+    with self.assertRaisesRegex(types.UsageError, '--learning_rate is given for all runs, and in'):
+      grid.from_flags(
+          methods, vary, [0], ['--learning_rate=0.03'], 'runs', metric='best_test_accuracy',
+          baseline=None,
+      )
 
   def test_settings_are_all_combinations(self):
     made = self._grid(vary=['noise_rate=0.2,0.4', 'noise=symmetric,random'])

@@ -65,7 +65,7 @@ class PagesTest(parameterized.TestCase):
 
   def test_a_block_without_its_end_takes_no_text_along(self):
     text = _BLOCK.format('docs/all_methods_tuned.csv', 'last10_test_accuracy', 'ranks')
-    with self.assertRaisesRegex(types.UsageError, 'another begins before its <!-- end -->'):
+    with self.assertRaisesRegex(types.UsageError, 'has no <!-- end --> of its own'):
       pages.rendered(text.replace('<!-- end -->\n', 'prose\n') + text)
 
   def test_a_page_that_is_not_there(self):

@@ -29,6 +29,7 @@ _SCALE_KEYS = ('seeds', 'flags', 'methods')
 # What the grid itself decides, or what would put two cells under one name.
 _RESERVED = (
     'run_name', 'root_dir', 'seed', 'resume', 'resume_other_code', 'overwrite', 'extend',
+    'flagfile', 'help', 'list_methods',
 )
 
 
@@ -115,7 +116,8 @@ def load(
   """Reads a grid file.
 
   A scale has `flags` of all its cells, `seeds`, and, where rows differ there, `methods`: flags by
-  the row's name, null for a row that is not there.
+  the row's name, null for a row that is not there. A row's `at` has flags by a setting's name,
+  which stand in place of all others of their names there.
 
   Args:
     path: The file, YAML.
@@ -194,9 +196,20 @@ def from_flags(
       'methods': rows,
       'published': {},
   }
+  _check_given_once([*rows, *settings], extra)
   grid = _from_content(content, 'command line', None, extra, root_dir)
   _check_read(grid.cells, [name for (name, _), *_ in choices])
   return grid
+
+
+def _check_given_once(parts, extra):
+  """Refuses a flag of all runs that a row or a column, which is named after it, has too."""
+  given = {*program_flags.given(['compare', *extra])} - program_flags.repeated()
+  twice = [name for part in parts for name in part['flags'] if name in given]
+  _require(
+      not twice,
+      f'--{"".join(twice[:1])} is given for all runs, and in --methods or --vary: leave one out',
+  )
 
 
 def _name_and_assignments(text):
@@ -346,11 +359,21 @@ def _at_scale(methods, changes):
   return tuple(
       part._replace(
           flags={**part.flags, **changes.get(part.name, {})},
-          at={name: {**at, **changes.get(part.name, {})} for name, at in part.at.items()},
+          at={name: _changed_at(at, changes.get(part.name, {})) for name, at in part.at.items()},
       )
       for part in methods
       if changes.get(part.name, {}) is not None
   )
+
+
+def _changed_at(at, changes):
+  """What a row has in a column, at a scale that changes the row."""
+  both = {
+      name: [*_values(at[name]), *_values(value)]
+      for name, value in changes.items() if name in program_flags.repeated() and name in at
+  }
+  single = {n: value for n, value in changes.items() if n not in program_flags.repeated()}
+  return {**at, **single, **both}
 
 
 def _published(published, methods, settings):
@@ -380,6 +403,12 @@ def _cells(method, setting, seeds, common, extra, root_dir):
   given = program_flags.given(['compare', *extra])
   reserved = [name for name in _RESERVED if name in chosen or name in given]
   _require(not reserved, f'--{", --".join(reserved)} cannot be set in a grid')
+  several = [name for name, value in chosen.items() if isinstance(value, list)]
+  several = [name for name in several if name not in program_flags.repeated()]
+  _require(
+      not several,
+      f'{method.name}, {setting.name}: {", ".join(several)} takes one value: make settings of it',
+  )
   shared, root = (*_arguments(chosen), *extra), f'--root_dir={root_dir}'
   try:
     # Once for all seeds: absl copies every flag there is.

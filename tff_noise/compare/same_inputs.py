@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from tff_noise import types
 from tff_noise.compare import grid as grid_lib
+from tff_noise.compare import runner
 from tff_noise.compare import tables
 from tff_noise.program import data
 from tff_noise.program import inputs
@@ -32,7 +33,7 @@ def require_code(results: Sequence[tables.Result], now: str) -> None:
   """
   there = [r for r in results if r.record is not None]
   left = len(results) - len(there)
-  other = [r for r in there if r.record.code != now and (left or os.path.isdir(_path(r)))]
+  other = [r for r in there if r.record.code != now and (left or runner.is_finished(r.cell))]
   if other:
     would = f', {left} would be by this ({now})' if left else f', this is {now}'
     raise types.UsageError(
@@ -52,7 +53,7 @@ def require_inputs(results: Sequence[tables.Result]) -> None:
   """
   of_data = {}
   for result in results:
-    if result.record is not None and os.path.isdir(_path(result)):
+    if result.record is not None and runner.is_finished(result.cell):
       directory = run_directory.RunDirectory(_path(result))
       inputs.check(directory, _now(result.cell.config, of_data), _OTHERWISE)
 
