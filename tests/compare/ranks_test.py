@@ -70,6 +70,10 @@ class RankTest(parameterized.TestCase):
     found = _rank({**_VALUES, 'third': {**_VALUES['third'], 'b': []}})
     self.assertEqual(list(found.mean), ['a', 'c', 'd'])
 
+  def test_a_method_that_is_short_of_seeds_is_left_out(self):
+    found = _rank({**_VALUES, 'third': {**_VALUES['third'], 'b': [2, 2]}})
+    self.assertEqual((list(found.mean), found.seeds), (['a', 'c', 'd'], 3))
+
   @parameterized.parameters(
       # Methods, seeds, how much more half of them vary, what seeds have in common over settings.
       (4, 5, 1.0, 0.0, 0.02), (23, 5, 1.0, 0.5, 0.02), (23, 3, 10.0, 0.0, 0.075),

@@ -42,7 +42,7 @@ class Ranks(NamedTuple):
 def rank(
     values: Mapping[str, Mapping[str, Mapping[int, float]]], *, highest: bool = True
 ) -> Ranks | None:
-  """Returns the mean ranks of the methods that have all settings of some seeds.
+  """Returns the mean ranks of the methods that have all settings of three seeds or more.
 
   Args:
     values: By setting, by method, by seed; infinite for what was not reached.
@@ -54,10 +54,15 @@ def rank(
   by_setting = [{m: v for m, v in of_setting.items() if v} for of_setting in values.values()]
   if len(by_setting) < MIN_SETTINGS:
     return None
-  methods = [m for m in by_setting[0] if all(m in of_setting for of_setting in by_setting)]
+  # One that is short of seeds is left out, or there would be no ranks of all others either.
+  seeds_of = {
+      m: set.intersection(*(set(of_setting.get(m, ())) for of_setting in by_setting))
+      for m in by_setting[0]
+  }
+  methods = [m for m, seeds in seeds_of.items() if len(seeds) >= statistics.MIN_SEEDS]
   if len(methods) < MIN_METHODS:
     return None
-  seeds = set.intersection(*(set(of_setting[m]) for of_setting in by_setting for m in methods))
+  seeds = set.intersection(*(seeds_of[m] for m in methods))
   if len(seeds) < statistics.MIN_SEEDS:
     return None
   from scipy import stats  # Takes a second: only where it is used.
