@@ -210,7 +210,7 @@ def _digest(cell):
 
 
 def _flag(text):
-  """Of those that are equal the last one counts: the flag, and the parameter's name."""
+  """What a text of a command line sets: a flag, and which parameter; of several the last counts."""
   name, _, value = text.removeprefix('--').partition('=')
   return name, value.partition('=')[0] if name in ('param', 'base_param') else ''
 
