@@ -366,14 +366,18 @@ class Ledger:
       Whether it can be: not where rounds are repeated after which none was saved at first.
 
     Raises:
-      LedgerError: If this is a repetition, and another state was saved in its place.
+      LedgerError: If this is a repetition to the bit, and another state was saved in its place.
     """
-    done = len(self._lines)
+    done, saved = len(self._lines), SavedState(round_num, _commitment_to_state(digest, self._seal))
     if not self._new_code and done < len(self._written):
       repeated = self._written[done].content
       if not isinstance(repeated, SavedState) or repeated.round_num != round_num:
         return False
-    self._enter(SavedState(round_num, _commitment_to_state(digest, self._seal)))
+      if repeated != saved and not self._repeats:
+        # The run died before that state was on disk, and cannot come to its bits again.
+        self._advance(done + 1)
+        return self.save(round_num, digest)
+    self._enter(saved)
     return True
 
   def record(self, round_num: int, stage: str, fields: Sequence[Any], clients: np.ndarray) -> None:
