@@ -35,7 +35,7 @@ _CONTENT = {
     'methods': [
         {'name': 'FedAvg', 'flags': {'method': 'fedavg'}},
         {'name': 'Ours', 'flags': {'method': 'feddpcont', 'param': ['weight=0.5']}},
-        {'name': 'GCE', 'flags': {'method': 'gce', 'noise_rho': 0.5}},
+        {'name': 'GCE', 'flags': {'method': 'gce', 'learning_rate': 0.5}},
     ],
     'published': {'FedAvg': {'low': [76.5, 0.9], 'high': [63]}},
 }
@@ -101,6 +101,22 @@ class LoadTest(GridTestCase):
     self.content['methods'][1]['flags']['param'] = ['weight=0.5', 'contrast=expected']
     (cell,) = [c for c in self.load(seeds=[1]).cells if (c.method, c.setting) == ('Ours', 'low')]
     self.assertEqual(cell.config.param, ('weight=0.5', 'contrast=expected'))
+
+  @parameterized.parameters(
+      ('methods', 2, {'noise_rho': 0.5}, 'GCE: --noise_rho has no effect here'),
+      ('methods', 1, {'label_prior': 'uniform', 'label_epsilon': 1}, 'Ours: --label_epsilon has no'),
+      ('methods', 0, {'method': 'elr', 'param': ['weight=0', 'beta=0.5']},
+       'FedAvg: --param=beta=0.5 has no effect here'),
+      ('settings', 0, {'noise': 'none', 'noise_rate': 0.2}, 'low: --noise_rate has no effect here'),
+  )
+  def test_a_flag_of_a_row_or_a_column_is_read_in_some_cell(self, key, index, flags_, message):
+    self.content[key][index]['flags'] |= flags_
+    self.assert_refused(message)
+
+  def test_what_one_column_reads_a_row_may_have(self):
+    self.content['settings'][1]['flags'] = {'noise': 'client_uniform'}
+    self.content['methods'][2]['flags']['noise_rho'] = 0.5
+    self.assertLen(self.load(seeds=[0]).cells, 6)
 
   def test_flags_of_a_row_in_a_column(self):
     self.content['methods'][1]['at'] = {'high': {'openset_q': 0.9}}

@@ -26,6 +26,7 @@ _KEYS = ('title', 'source', 'metric', 'baseline', 'scales', 'settings', 'methods
 # Of a paper's table.
 _PUBLISHED = {'source': '', 'published': {}}
 _SCALE_KEYS = ('seeds', 'flags', 'methods')
+_PARAMETERS = frozenset({'param', 'base_param'})
 # What the grid itself decides, or what would put two cells under one name.
 _RESERVED = (
     'run_name', 'root_dir', 'seed', 'resume', 'resume_other_code', 'overwrite', 'extend',
@@ -138,7 +139,10 @@ def load(
     reason = ' '.join(str(error).split())
     raise types.UsageError(f'grid {path} is not YAML ({reason})') from error
   try:
-    return _from_content(content, scale, seeds, extra, root_dir)
+    grid = _from_content(content, scale, seeds, extra, root_dir)
+    for column in _parts(content['settings'], 'settings'):
+      _check_part_read(column, [cell for cell in grid.cells if cell.setting == column.name])
+    return grid
   except types.UsageError as error:
     raise types.UsageError(f'grid {path}: {error}') from error
 
@@ -287,6 +291,8 @@ def _from_content(content, scale, seeds, extra, root_dir):
   )
   _check_names(cells)
   _check_read(cells, program_flags.given(['compare', *program_flags.without_files(extra)]))
+  for row in methods:
+    _check_part_read(row, [cell for cell in cells if cell.method == row.name])
   return Grid(
       title=str(content['title']),
       source=str(content['source'] or ''),
@@ -453,10 +459,27 @@ def _check_read(cells, given):
   for name in given:
     problems = [effect.problem_of(cell.config, name) for cell in cells]
     _require(not all(problems), problems[-1])
-  if {'param', 'base_param'} & set(given):
-    unread = [effect.unread_parameters(cell.config) for cell in cells]
-    for problem in unread[0].items():
-      _require(not all(problem in of_cell.items() for of_cell in unread), effect.as_text(*problem))
+  if _PARAMETERS & set(given):
+    for problem in _unread_in_all(cells):
+      raise types.UsageError(effect.as_text(*problem))
+
+
+def _check_part_read(part, cells):
+  """Refuses a flag of a row or a column that none of its cells reads."""
+  try:
+    _check_read(cells, [name for name in part.flags if name not in _PARAMETERS])
+    for name in _PARAMETERS & part.flags.keys():
+      for problem in _unread_in_all(cells):
+        own = [f'--{name}={text}' for text in _values(part.flags[name])]
+        _require(problem[0] not in own, effect.as_text(*problem))
+  except types.UsageError as error:
+    raise types.UsageError(f'{part.name}: {error}') from error
+
+
+def _unread_in_all(cells):
+  """The parameters that no cell reads, and what would read them."""
+  unread = [effect.unread_parameters(cell.config) for cell in cells]
+  return [item for item in unread[0].items() if all(item in of_cell.items() for of_cell in unread)]
 
 
 def _check_names(cells):
