@@ -104,7 +104,7 @@ class LoadTest(GridTestCase):
 
   @parameterized.parameters(
       ('methods', 2, {'noise_rho': 0.5}, 'GCE: --noise_rho has no effect here'),
-      ('methods', 1, {'label_prior': 'uniform', 'label_epsilon': 1}, 'Ours: --label_epsilon has no'),
+      ('methods', 1, {'label_prior': 'none', 'label_epsilon': 1}, 'Ours: --label_epsilon has'),
       ('methods', 0, {'method': 'elr', 'param': ['weight=0', 'beta=0.5']},
        'FedAvg: --param=beta=0.5 has no effect here'),
       ('settings', 0, {'noise': 'none', 'noise_rate': 0.2}, 'low: --noise_rate has no effect here'),

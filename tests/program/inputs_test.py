@@ -219,13 +219,16 @@ class InputsTest(parameterized.TestCase):
       ('jointopt', 'retrain:LENGTH', '--stages=retrain:3'),
       ('lc', 'restart', '--param=restart=true'),
   )
-  def test_weights_that_a_stage_would_not_begin_with_are_refused(self, method, said, argument):
+  def test_what_takes_all_stages_for_one_training_is_refused_where_one_starts_anew(
+      self, method, said, argument
+  ):
     path = self.create_tempfile('w.h5').full_path
-    config = _config(f'--method={method}', f'--weights={path}', argument)
-    with self.assertRaisesRegex(types.UsageError, f'^--weights .*{said}'):
-      inputs.require(config, begun=False)
-    inputs.require(config, begun=True)
-    inputs.require(_config(f'--method={method}', f'--weights={path}'), begun=False)
+    for flag in (f'--weights={path}', '--early_stopping=2'):
+      config = _config(f'--method={method}', flag, argument)
+      with self.assertRaisesRegex(types.UsageError, f'^{flag.partition("=")[0]} .*{said}'):
+        inputs.require(config, begun=False)
+      inputs.require(config, begun=True)
+      inputs.require(_config(f'--method={method}', flag), begun=False)
 
   def test_a_file_of_q_is_needed_where_the_scene_is_drawn_alone(self):
     config = _config('--partition=openset_uniform', '--openset_q=no.csv')

@@ -40,8 +40,8 @@ def require(config: run_config.RunConfig, *, begun: bool) -> None:
   """
   if config.weights is not None:
     weights_file.require(config.weights)
-    if not begun:
-      config.check_first_weights()
+  if not begun:
+    config.check_starts_anew()
   for flag in ('arrivals', *(() if begun else ('scene', 'noise_matrix'))):
     path = getattr(config, flag)
     if path is not None and not path.startswith('uniform:') and not os.path.isfile(path):

@@ -476,18 +476,25 @@ class RunConfig:
         q=q,
     )
 
-  def check_first_weights(self) -> None:
-    """Raises `UsageError` if a later stage starts anew, and so not from --weights."""
+  def check_starts_anew(self) -> None:
+    """Raises `UsageError` if a later stage starts anew, and a flag takes all for one training."""
+    if self.method not in ('jointopt', 'lc'):
+      return
     lengths = self.stage_lengths()
     anew = {
         'jointopt': lengths.get('retrain') and '--stages=...,retrain:LENGTH',
         'lc': getattr(self.method_params(), 'restart', False) and lengths.get('correct') != 0
         and '--param=restart=true',
-    }.get(self.method)
+    }[self.method]
     if self.weights is not None and anew:
       raise types.UsageError(
           f'--weights cannot be given with {anew} of {self.method}, which starts anew from weights '
           'drawn by --seed: leave one of them out'
+      )
+    if self.early_stopping and anew:
+      raise types.UsageError(
+          f'--early_stopping cannot be given with {anew} of {self.method}, which starts anew: its '
+          'models would have to become better than those of the stages before; leave one of them out'
       )
 
   def check_q(self) -> None:
