@@ -494,7 +494,7 @@ class RunConfig:
     if self.early_stopping and anew:
       raise types.UsageError(
           f'--early_stopping cannot be given with {anew} of {self.method}, which starts anew: its '
-          'models would have to become better than those of the stages before; leave one of them out'
+          'models would have to be better than those of the stages before; leave one of them out'
       )
 
   def check_q(self) -> None:
