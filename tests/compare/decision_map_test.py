@@ -78,6 +78,15 @@ class DecisionMapTest(grid_case.GridCase):
         decision_map.lines(place, self.named), ['feddpcont 91.0', '+9.0 to fedavg']
     )
 
+  def test_a_baseline_that_shares_no_seed_with_the_best(self):
+    results = self._results(
+        *(('fedavg', 'noise_rate=0.2', seed) for seed in (0, 1)), ('feddpcont', 'noise_rate=0.2', 2)
+    )
+    table = decision_map.table(self.named, results, _METRIC)
+    self.assertEqual(table.rows[0][1].split('; ')[1], '– to fedavg')
+    first, _ = decision_map.places(self.named, results, _METRIC)
+    self.assertEqual(decision_map.lines(first, self.named)[1], 'no seed of fedavg')
+
 
 if __name__ == '__main__':
   absltest.main()

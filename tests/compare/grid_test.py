@@ -287,6 +287,9 @@ class MistakeTest(GridTestCase):
   def test_name_given_twice(self):
     self.content['settings'][1]['name'] = 'low'
     self.assert_refused('settings: low is given twice')
+    for name in ('two\nlines', ' '):
+      self.content['settings'][1]['name'] = name
+      self.assert_refused(r'settings: a name is one line of text, got')
 
   def test_unknown_scale(self):
     self.assert_refused("no scale 'tiny'; it has: full, reduced", scale='tiny')

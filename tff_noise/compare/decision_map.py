@@ -100,10 +100,14 @@ def lines(place: Place, grid: grid_lib.Grid) -> list[str]:
   if place.alike:
     found[0] += f', or {len(place.alike)} more'
   if place.method != grid.baseline:
-    found.append(f'{place.gain.mean:+.1f} to {grid.baseline}')
+    found.append(_gain(place.gain, grid.baseline))
   if place.loss:
-    found.append(f'{place.gain_to_loss.mean:+.1f} to {place.loss}')
+    found.append(_gain(place.gain_to_loss, place.loss))
   return found
+
+
+def _gain(difference, other):
+  return f'{difference.mean:+.1f} to {other}' if difference.n else f'no seed of {other}'
 
 
 def _text(place, baseline):

@@ -339,6 +339,8 @@ def _parts(parts, key, columns=()):
         f'{key}: {part["name"]}: at must be flags by the name of a setting, got {at!r}',
     )
   names = [str(part['name']) for part in parts]
+  broken = [name for name in names if not name.isprintable() or not name.strip()]
+  _require(not broken, f'{key}: a name is one line of text, got {"".join(broken[:1])!r}')
   doubled = sorted({name for name in names if names.count(name) > 1})
   _require(not doubled, f'{key}: {", ".join(doubled)} is given twice')
   return tuple(_Part(str(p['name']), p['flags'], p.get('at', {})) for p in parts)
