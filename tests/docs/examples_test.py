@@ -21,6 +21,7 @@ from docs.examples import digits
 from docs.examples import hugging_face
 from docs.examples import metrics_hook
 from docs.examples import own_context
+from docs.examples import run_method
 from docs.examples import run_training_process
 from docs.examples import train_model
 from tff_noise import types
@@ -67,6 +68,9 @@ class ExamplesTest(absltest.TestCase):
 
   def test_client_state(self):
     self.assertGreater(client_state.main(), _LEARNT)
+
+  def test_run_method(self):
+    self.assertGreater(run_method.main(), _LEARNT)
 
 
 class ClaimsTest(parameterized.TestCase):
@@ -149,7 +153,7 @@ class PageTest(absltest.TestCase):
     page = pathlib.Path('docs/own_program.md').read_text(encoding='utf-8')
     files = [p.read_text(encoding='utf-8') for p in pathlib.Path('docs/examples').glob('*.py')]
     blocks = [part.split('```')[0] for part in page.split('```python\n')[1:]]
-    self.assertLen(blocks, 6)
+    self.assertLen(blocks, 8)
     for block in blocks:
       indented = [textwrap.indent(block, ' ' * indent) for indent in (0, 2)]
       self.assertTrue(any(code in file for code in indented for file in files), block)

@@ -73,7 +73,7 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Differenc
 
 
 def text(difference: Difference, digits: int = 2) -> str:
-  """Returns a difference and its interval, if it has one: '+1.20 [+0.30, +2.10]'; '–' of no pair."""
+  """Returns a difference and its interval, if any: '+1.20 [+0.30, +2.10]'; '–' of no pair."""
   if not difference.n:
     return '–'
   shown = f'{difference.mean:+.{digits}f}'
