@@ -86,6 +86,24 @@ class ExtensionTest(parameterized.TestCase):
     with self.assertRaisesRegex(types.UsageError, 'are one run; give the one whose'):
       several.audit([several.read(self.short), several.read(self.root + '/extended')], 1e-5)
 
+  def test_tells_of_all_codes_that_made_what_it_takes_over(self):
+    source = os.path.join(self.root, 'two_codes')
+    shutil.copytree(self.short, source)
+    os.remove(os.path.join(source, 'summary.json'))
+    shutil.rmtree(os.path.join(source, 'state'))
+    with mock.patch.object(code_version, 'digest', lambda: 'other'):
+      run.run(_config(self.root, 'two_codes', rounds=_SHORT, resume_other_code=True))
+      run.run(_config(self.root, 'of_two_codes', extend=source))
+    for name in ('two_codes', 'of_two_codes'):
+      directory = run_directory.locate(self.root, name)
+      seal = ledger_seal.of_run(directory)
+      declared = run_directory.read_json(directory.file('uplink.json'))
+      lines = ledger.read_lines(directory.file('ledger.jsonl'), declared, seal)
+      self.assertEqual(ledger.codes(lines, seal), {code_version.digest(), 'other'}, name)
+      # Labels were flipped by both, and nobody knows whether with the same coins.
+      privacy = run_directory.read_json(directory.file('privacy.json'))
+      self.assertIn('inf', [total['epsilon'] for total in privacy['totals']], name)
+
   def _named_by_flags(self):
     """A copy of the short run under the name that its flags give it, alone in a folder."""
     root = self.create_tempdir().full_path

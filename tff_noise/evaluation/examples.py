@@ -93,9 +93,11 @@ def _in_order_of(run, dataset):
   """The data set whose classes are numbered as the run's, by their names where both have some."""
   numbers = tuple(map(str, range(dataset.num_classes)))
   known, given = tuple(run.class_names), dataset.class_names
-  if len(known) != len(given) or known == given or numbers in (known, given):
+  if len(known) != len(given) or known == given:
     return dataset
   if set(known) != set(given):
+    if numbers in (known, given):
+      return dataset  # Of one of them nobody said what the numbers stand for.
     raise types.UsageError(
         f'{run.path} tells {", ".join(known)} apart, the data have {", ".join(given)}: give data '
         'of the same classes, with the same names'

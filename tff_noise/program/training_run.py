@@ -159,7 +159,7 @@ def _write_start(folder, *, config, scene, system_key, noise, made_from, class_n
       {
           'flags': config.identity(),
           'execution': {**config.execution(), 'repeats': opening.repeats(config.runtime)},
-          'code': code_version.digest(),
+          'code': _first_code(config),
           'class_names': class_names,
           'inputs': made_from,
           'noise': noise,
@@ -172,6 +172,14 @@ def _write_start(folder, *, config, scene, system_key, noise, made_from, class_n
     _carry(config, prepared, folder)
   else:
     ledger_seal.write_key(folder)
+
+
+def _first_code(config):
+  """The code that begins the ledger; of rounds that are taken over, the one that made the first."""
+  if not config.extend:
+    return code_version.digest()
+  source = run_directory.RunDirectory(os.path.abspath(config.extend))
+  return ledger_seal.of_run(source).code
 
 
 def _versions():
