@@ -154,16 +154,23 @@ class EvaluateTest(absltest.TestCase):
 
   def test_classes_are_known_by_their_names(self):
     run, other = _run(), sources.load(sources.DataSpec('digits'))
-    names = tuple('abcdefghij')
-    run = run._replace(class_names=names)
-    # The same images, of classes that are numbered the other way round.
-    turned = other._replace(test_y=9 - other.test_y, class_names=names[::-1])
-    with mock.patch.object(sources, 'load', lambda spec: turned):
+    # Numbers are names, too, where both are of them: of folders '10' is before '2'.
+    for names in (tuple('9876543210'), tuple('0123456789'), tuple('abcdefghij')):
+      run = run._replace(class_names=names)
+      # The same images, of classes that are numbered the other way round.
+      turned = other._replace(test_y=9 - other.test_y, class_names=names[::-1])
+      with mock.patch.object(sources, 'load', lambda spec, turned=turned: turned):
+        found = evaluation.evaluate(run, 'final', examples.Source('test', dataset='digits'))
+      self.assertAlmostEqual(
+          found.numbers()['accuracy'], run.summary['final_test_accuracy'], places=6
+      )
+      self.assertEqual(tuple(found.class_names), names)
+    nameless = other._replace(class_names=tuple('0123456789'))
+    with mock.patch.object(sources, 'load', lambda spec: nameless):
       found = evaluation.evaluate(run, 'final', examples.Source('test', dataset='digits'))
     self.assertAlmostEqual(
         found.numbers()['accuracy'], run.summary['final_test_accuracy'], places=6
     )
-    self.assertEqual(tuple(found.class_names), names)
     others = other._replace(class_names=(*names[:-1], 'z'))
     with mock.patch.object(sources, 'load', lambda spec: others):
       with self.assertRaisesRegex(types.UsageError, 'the same classes, with the same names'):

@@ -65,7 +65,8 @@ def load(run: runs.Run, source: Source) -> tuple[types.Dataset, types.Examples]:
     spec = sources.DataSpec(source.dataset, source.data_dir, '', config.image_size)
     dataset = _in_order_of(run, _on_scale_of(config.dataset, sources.load(spec)))
   if source.images:
-    return dataset, image_folder.read_any(source.images, dataset.class_names)
+    folder = os.path.expanduser(source.images)
+    return dataset, image_folder.read_any(folder, dataset.class_names)
   if source.on == 'test':
     return dataset, types.Examples(dataset.test_x, dataset.test_y)
   scene = runs.read_scene(run)
