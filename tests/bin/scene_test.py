@@ -182,6 +182,8 @@ class MistakeTest(SceneTestCase):
       ('--dataset=npz', '--dataset=npz needs --data_dir'),
       ('--noise=client_uniform', '--noise=client_uniform gives each client a rate of its own'),
       ('--scene=missing.npz', 'missing.npz: no such file'),
+      ('--public_dataset=digits', '--public_dataset has no effect on a scene: leave it out'),
+      ('--validation_dir=d', '--validation_dir has no effect on a scene: leave it out'),
       ('--out_dir=/dev/null/x', '--out_dir /dev/null/x cannot be written to'),
   )
   def test_one_line_status_two_and_nothing_written(self, argument, message):

@@ -125,7 +125,10 @@ class FormatTest(_Test):
   @parameterized.parameters(np.int64, np.uint8, np.dtype('>i4'))
   def test_plain_vector(self, dtype):
     _npy(self.root / 'CIFAR-10_human.npy', _noisy(7).astype(dtype))
-    np.testing.assert_array_equal(self.load(), _noisy(7))
+    np.testing.assert_array_equal(self.load(''), _noisy(7))
+    self.assert_refused(
+        r'_human\.npy holds one set of labels and .*: leave --human_labels=aggre out', 'aggre'
+    )
 
   def test_choices(self):
     self.assertEqual(human_labels.CHOICES[10][0], 'worse')
@@ -223,7 +226,7 @@ class OrderTest(_Test):
     # There are no clean labels to compare: what is left is that next to none agree.
     clean = np.sort(_CLEAN)
     np.save(self.root / 'CIFAR-10_human.npy', np.roll(clean, _N // 2))
-    self.assert_refused(r'only \d+\.\d% of its labels are those of the images', clean=clean)
+    self.assert_refused(r'only \d+\.\d% of its labels are those of the images', '', clean)
 
 
 class MistakeTest(_Test):
@@ -250,7 +253,7 @@ class MistakeTest(_Test):
 
   def test_wrong_length_of_a_vector(self):
     np.save(self.root / 'CIFAR-10_human.npy', _CLEAN[:-1])
-    self.assert_refused(f'has {_N - 1} labels, there are {_N} training images')
+    self.assert_refused(f'has {_N - 1} labels, there are {_N} training images', '')
 
   @parameterized.parameters(10, -1)
   def test_out_of_range(self, label):
@@ -266,7 +269,7 @@ class MistakeTest(_Test):
 
   def test_vector_of_another_kind(self):
     np.save(self.root / 'CIFAR-10_human.npy', _CLEAN / 2)
-    self.assert_refused('its column of labels is no vector of integers')
+    self.assert_refused('its column of labels is no vector of integers', '')
 
   @parameterized.parameters(_torch_zip, _torch_legacy)
   def test_no_dictionary(self, write):

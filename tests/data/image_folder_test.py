@@ -94,6 +94,11 @@ class LoadTest(_Test):
     self.assertEqual(dataset.class_names, ('Käfer', 'cat', 'dog'))
     self.assertTrue(os.path.isfile(dataset.train_x[0]))
 
+  def test_names_that_tables_cannot_show(self):
+    self.write()
+    self.touch('train/two\nlines/1.jpg')
+    self.assert_refused('whose name has a line break or another control character: rename it')
+
   @parameterized.parameters('train', 'test')
   def test_missing_part(self, part):
     other = 'test' if part == 'train' else 'train'

@@ -461,7 +461,26 @@ class UnknownTest(parameterized.TestCase):
     self.assertEqual(built.clean_rate, 0.1)
     np.testing.assert_array_equal(built.is_noisy_client, [False, False, True, False])
 
+  def test_people_who_differ_little_are_graded_too(self):
+    # Two clients, of which one has 2 of 20 wrong, and the other none.
+    dataset = _dataset(40)._replace(client=np.repeat(np.arange(2), 20))
+    human = dataset.train_y.copy()
+    human[:2] = (human[:2] + 1) % dataset.num_classes
+    built = scene.build(
+        dataset._replace(human_y=human.astype(np.int32)), _spec('natural', 'human', clients=2), 0
+    )
+    path = os.path.join(self.create_tempdir().full_path, 'scene.npz')
+    scene.save(built, path)
+    for found in (built, scene.read(path)):
+      self.assertEqual(found.clean_rate, noise.HUMAN_CLEAN_RATE)
+      np.testing.assert_array_equal(found.is_noisy_client, [False, False])
+    self.assertEqual(scene.centralised(built).is_noisy_client.tolist(), [False])
+
   def test_drawn_noise_is_not_graded(self):
+    # Nor where each label is surely flipped or kept, so that rates come to what was drawn.
+    certain = _spec('dirichlet', 'symmetric', clients=10, rate=1.0)
+    built = scene.build(_dataset(300), certain, 0)
+    self.assertEqual(built.clean_rate, 0)
     for corruption in ('client_uniform', 'symmetric', 'none'):
       built = scene.build(_dataset(300), _spec('dirichlet', corruption, clients=10, rho=0.5), 0)
       self.assertFalse(built.is_graded)
@@ -649,6 +668,20 @@ class SaveAndLoadTest(parameterized.TestCase):
     scene.save(_scene(is_withheld=np.ones(6, bool)), self.path)
     self._assert_refused('client 0 has no examples')
 
+  def test_a_file_of_earlier_versions_does_not_say_from_which_rate_on_clients_are_noisy(self):
+    people = _scene()._replace(
+        nominal_rate=np.array([0.5, 0.25]), noisy_label=np.array([2, 0, 2, 0, 1, 2], np.int32)
+    )
+    for graded, expected in ((people, noise.HUMAN_CLEAN_RATE), (_scene(), 0)):
+      scene.save(graded, self.path)
+      with np.load(self.path) as file:
+        arrays = dict(file)
+      del arrays['clean_rate']
+      np.savez(self.path, **arrays)
+      self.assertEqual(scene.load(self.path, _dataset()).clean_rate, expected)
+      np.savez(self.path, **arrays, clean_rate=1.5)
+      self._assert_refused('clean_rate is no number within 0 to 1')
+
   def test_save_leaves_one_file_and_replaces_it(self):
     scene.save(_scene(), self.path)
     scene.save(_scene(notes=('new',)), self.path)
@@ -699,7 +732,7 @@ class SaveAndLoadTest(parameterized.TestCase):
     arrays = {k: v for k, v in arrays.items() if k not in without and v is not None}
     np.savez(self.path, **arrays)
 
-  @parameterized.parameters(*((name,) for name in scene.Scene._fields[:-2]))
+  @parameterized.parameters(*((name,) for name in scene.Scene._fields[:-3]))
   def test_missing_field(self, name):
     self._save_arrays(without=(name,))
     self._assert_refused(f'cannot be read .*{name}')
@@ -835,8 +868,12 @@ class FederationTest(absltest.TestCase):
     np.testing.assert_array_equal(after.sizes, [before.sizes.sum()])
     self.assertAlmostEqual(
         after.nominal_rate[0],
-        np.average(np.array([0.25, 0.75]), weights=before.sizes),
+        np.average(
+            np.array([0.25, 0.75]),
+            weights=np.bincount(before.client_of[before.is_known], minlength=2),
+        ),
     )
+    self.assertTrue(after.is_noisy_client[0])
     unknown = scene.centralised(before._replace(nominal_rate=np.full(2, np.nan)))
     self.assertTrue(np.isnan(unknown.nominal_rate[0]))
 

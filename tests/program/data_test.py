@@ -159,6 +159,18 @@ class DataTest(absltest.TestCase):
     with self.assertRaisesRegex(types.UsageError, '--validation_dir and --validation_fraction'):
       _config('--validation_dir=x', '--validation_fraction=0.1')
 
+  def test_a_scene_in_which_the_server_holds_some_out_is_a_way_to_validate(self):
+    dataset, scene = _load(*_FEW, '--validation_fraction=0.25')
+    path = os.path.join(self.folder, 'scene.npz')
+    scene_lib.save(scene, path)
+    folder = self._image_folder(['1', '3'])
+    with self.assertRaisesRegex(
+        types.UsageError,
+        f'^--validation_dir cannot .* the server holds out {scene.server_size} examples',
+    ):
+      _load('--clients_per_round=2', f'--scene={path}', f'--validation_dir={folder}')
+    self.assertIsNotNone(scene_lib.validation(dataset, scene))
+
   def test_public_images_are_some_of_the_other_set_without_labels(self):
     draw = np.random.default_rng(1)
     theirs = os.path.join(self.folder, 'theirs.npz')

@@ -120,7 +120,7 @@ class LabelsTest(parameterized.TestCase):
   def test_summary_of_corrections_by_hand(self):
     scene = _scene()
     labels = scene.noisy_label.copy()
-    # 1 corrected, 5 changed to another wrong one, 0 was right; the server's and the unknown one do
+    # 1 corrected, 5 changed to another wrong one, 0 was right, of 9 nobody knows; the server's does
     # not count.
     labels[[1, 5, 0, 3, 9]] = [1, 1, 1, 0, 0]
     self.assertEqual(
@@ -128,9 +128,10 @@ class LabelsTest(parameterized.TestCase):
         {
             'label_accuracy_before': 5 / 8,
             'label_accuracy_after': 5 / 8,
-            'labels_changed': 3,
+            'labels_changed': 4,
             'labels_changed_to_the_true_one': 1,
             'labels_changed_that_were_right': 1,
+            'labels_changed_of_unknown_truth': 1,
         },
     )
 
@@ -200,8 +201,7 @@ class ClientsTest(parameterized.TestCase):
   def test_graded_noise_is_compared_by_its_rates(self):
     # Realised rates: 0, 2/3 and 1/2, and nobody drew them.
     scene = _scene()
-    scene = scene._replace(nominal_rate=scene.realised_rate)
-    self.assertTrue(scene.is_graded)
+    scene = scene._replace(nominal_rate=scene.realised_rate, clean_rate=0.1)
     # Of three pairs that of clients 1 and 2 is in the wrong order.
     found = ground_truth.rate_correlation(scene, np.array([1.0, 2, 9]))
     self.assertAlmostEqual(found['auc'], 2 / 3)

@@ -17,7 +17,7 @@ _MEASURE, _ROUND = 'last10_validation_accuracy', 'validation_chosen_test_accurac
 
 
 def _values(grid, results, metric, setting) -> Mapping[str, Mapping[int, float]]:
-  """By method and seed, where every method that validates has both numbers."""
+  """By method and seed, where every method that validates, on seeds enough, has both numbers."""
   found = {}
   for method in grid.methods:
     measured = tables.by_seed(results, _MEASURE, method, setting)
@@ -27,6 +27,7 @@ def _values(grid, results, metric, setting) -> Mapping[str, Mapping[int, float]]
           for seed, value in tables.by_seed(results, metric, method, setting).items()
           if seed in measured
       }
+  found = statistics.of_enough_seeds(found)
   seeds = set.intersection(*map(set, found.values())) if found else set()
   return {m: {s: values[s] for s in sorted(seeds)} for m, values in found.items()}
 

@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -101,7 +101,7 @@ def may_be_best(
     for all if there is none else.
   """
   sign = 1 if highest else -1
-  compared = _compared(values)
+  compared = of_enough_seeds(values)
   result = dict.fromkeys(values)
   if len(compared) < 2 or any(len(v) < MIN_SEEDS for v in compared.values()):
     return result
@@ -128,7 +128,7 @@ def best_of(values: Mapping[str, Mapping[int, float]], *, highest: bool = True) 
     values: By method, by seed.
     highest: Whether high values are good.
   """
-  means = adjusted_means(_compared(values))
+  means = adjusted_means(of_enough_seeds(values))
   return (max if highest else min)(means, key=means.__getitem__, default=None)
 
 
@@ -160,8 +160,8 @@ def adjusted_means(values: Mapping[str, Mapping[int, float]]) -> dict[str, float
   return {m: float(a + of_seeds) for m, a in zip(methods, found, strict=False)}
 
 
-def _compared(values):
-  """Those of enough seeds, or all that have any where there are no two."""
+def of_enough_seeds(values: Mapping[str, Mapping[int, Any]]) -> dict[str, Mapping[int, Any]]:
+  """Returns those of `MIN_SEEDS` seeds, or all that have any where there are no two."""
   enough = {m: v for m, v in values.items() if len(v) >= MIN_SEEDS}
   return enough if len(enough) > 1 else {m: v for m, v in values.items() if v}
 

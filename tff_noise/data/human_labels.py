@@ -211,7 +211,7 @@ def load(
   """Reads the labels that people gave.
 
   Args:
-    which: One of `CHOICES[num_classes]`.
+    which: One of `CHOICES[num_classes]`; '' for the first of them, or what a file of one set has.
     directories: Where to look for the files, the first place first.
     clean_labels: int `[n]`, of the training images, in their order.
     num_classes: 10 or 100, which says which data set it is.
@@ -231,11 +231,15 @@ def load(
     )
   content = _read(path)
   if isinstance(content, np.ndarray):
+    if which:
+      raise types.UsageError(
+          f'{path} holds one set of labels and does not say which: leave --human_labels={which} out'
+      )
     labels = _column({'of labels': content}, ('of labels',), path)
     _check(labels, path, len(clean_labels), num_classes)
     _check_agreement(labels, clean_labels, path, num_classes)
   else:
-    labels = _column(content, _COLUMNS[which], path)
+    labels = _column(content, _COLUMNS[which or CHOICES[num_classes][0]], path)
     clean = _column(content, (_CLEAN,), path)
     for column in (labels, clean):
       _check(column, path, len(clean_labels), num_classes)

@@ -74,6 +74,11 @@ def _class_folders(directory):
           f'{entry.path} is not in the folder of a class: {directory} may hold folders only, one '
           'for each class; move or remove it'
       )
+    if names.has_control(entry.name):
+      raise types.UsageError(
+          f'{directory} holds {entry.name!r}, whose name has a line break or another control '
+          'character: rename it'
+      )
   if not entries:
     raise types.UsageError(
         f'{directory} holds no class: it must have a folder of images for each class'

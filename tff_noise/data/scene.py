@@ -29,8 +29,9 @@ _DAMAGE = (
 _KINDS = {
     'client_of': 'i', 'noisy_label': 'i', 'clean_label': 'i', 'nominal_rate': 'f',
     'is_noisy_client': 'b', 'notes': 'U', 'client_names': 'U', 'is_withheld': 'b',
+    'clean_rate': 'f',
 }
-_MAY_LACK = ('client_names', 'is_withheld')
+_MAY_LACK = ('client_names', 'is_withheld', 'clean_rate')
 
 _LARGEST_LABEL = np.iinfo(np.int32).max
 
@@ -68,6 +69,8 @@ class Scene(NamedTuple):
     client_names: C texts, what the data call the clients; empty where they are called 0 to C-1.
     is_withheld: bool `[n]`, which examples their client does not train on: it looks with them, and
       the labels that it believes, how good models are. None where none are.
+    clean_rate: The largest rate at which a client counts as clean; above 0 where clients' rates are
+      those that their labels came to, as with labels of people.
   """
 
   client_of: np.ndarray
@@ -78,6 +81,7 @@ class Scene(NamedTuple):
   notes: tuple[str, ...]
   client_names: tuple[str, ...] = ()
   is_withheld: np.ndarray | None = None
+  clean_rate: float = 0.0
 
   @property
   def num_clients(self) -> int:
@@ -122,19 +126,8 @@ class Scene(NamedTuple):
 
   @property
   def is_graded(self) -> bool:
-    """Whether clients' rates are those that their labels came to, as with labels of people.
-
-    Not where they are 0 and one other number alone: there grades and parts are the same.
-    """
-    grades = np.unique(self.nominal_rate[np.isfinite(self.nominal_rate) & (self.nominal_rate > 0)])
-    return len(grades) > 1 and np.array_equal(
-        self.nominal_rate, self.realised_rate, equal_nan=True
-    )
-
-  @property
-  def clean_rate(self) -> float:
-    """The largest rate at which a client counts as clean."""
-    return noise.HUMAN_CLEAN_RATE if self.is_graded else 0.0
+    """Whether clients' rates are those that their labels came to, as with labels of people."""
+    return self.clean_rate > 0
 
   @property
   def noise_rate(self) -> float:
@@ -270,7 +263,7 @@ def _assemble(clean, ids, client_of, owners, noisy, withheld):
   nominal = _client_mean(probability, owners.client_of, known, int(owners.client_of.max()) + 1)
   return Scene(
       client_of, labels, clean, nominal, nominal > noisy.clean_rate, (*owners.notes, *noisy.notes),
-      is_withheld=withheld,
+      is_withheld=withheld, clean_rate=noisy.clean_rate,
   )
 
 
@@ -279,11 +272,13 @@ def centralised(scene: Scene) -> Scene:
   known = np.isfinite(scene.nominal_rate)
   rate = np.nan
   if known.any():
-    rate = np.average(scene.nominal_rate[known], weights=scene.sizes[known])
+    # A client's rate is of those of its examples for which it is known.
+    counts = np.bincount(scene.client_of[scene.is_known], minlength=scene.num_clients)
+    rate = np.average(scene.nominal_rate[known], weights=counts[known])
   return scene._replace(
       client_of=np.where(scene.client_of == SERVER, SERVER, 0).astype(np.int32),
       nominal_rate=np.array([rate]),
-      is_noisy_client=np.array([scene.is_noisy_client.any()]),
+      is_noisy_client=np.array([rate > scene.clean_rate]),
       client_names=(),
   )
 
@@ -291,7 +286,9 @@ def centralised(scene: Scene) -> Scene:
 def save(scene: Scene, path: str) -> None:
   """Writes the scene to `path` (`.npz`), whole or not at all."""
   content = io.BytesIO()  # What compresses complains of a disk that is full in its own way.
-  arrays = scene._asdict() | {'notes': np.array(scene.notes, np.str_)}
+  arrays = scene._asdict() | {
+      'notes': np.array(scene.notes, np.str_), 'clean_rate': np.float64(scene.clean_rate),
+  }
   if not scene.client_names:
     del arrays['client_names']
   if scene.is_withheld is None:
@@ -333,7 +330,7 @@ def read(path: str) -> Scene:
         f'scene {path} cannot be read ({type(error).__name__}: {reason})'
     ) from error
   _check_arrays(arrays, path)
-  return Scene(
+  scene = Scene(
       client_of=arrays['client_of'].astype(np.int32),
       noisy_label=arrays['noisy_label'].astype(np.int32),
       clean_label=arrays['clean_label'].astype(np.int32),
@@ -343,6 +340,15 @@ def read(path: str) -> Scene:
       client_names=tuple(map(str, arrays.get('client_names', ()))),
       is_withheld=_if_any(arrays.get('is_withheld')),
   )
+  return scene._replace(clean_rate=float(arrays.get('clean_rate', _guessed_clean_rate(scene))))
+
+
+def _guessed_clean_rate(scene):
+  """That of a file of earlier versions, which did not say: drawn rates are not met exactly."""
+  rate = scene.nominal_rate
+  grades = np.unique(rate[np.isfinite(rate) & (rate > 0)])
+  graded = len(grades) > 1 and np.array_equal(rate, scene.realised_rate, equal_nan=True)
+  return noise.HUMAN_CLEAN_RATE if graded else 0.0
 
 
 def _if_any(mask):
@@ -354,12 +360,15 @@ def _check_arrays(arrays, path):
   for name, array in arrays.items():
     if not isinstance(array, np.ndarray):
       raise types.UsageError(f'scene {path} cannot be read: {name} is no array')
-    if array.ndim != 1 or array.dtype.kind != _KINDS[name]:
+    ndim, what = (0, 'number') if name == 'clean_rate' else (1, 'vector')
+    if array.ndim != ndim or array.dtype.kind != _KINDS[name]:
       raise types.UsageError(
-          f'scene {path}: {name} must be a vector of kind {_KINDS[name]!r}, found '
+          f'scene {path}: {name} must be a {what} of kind {_KINDS[name]!r}, found '
           f'{array.dtype} of shape {array.shape}'
       )
-  rate = arrays['nominal_rate']
+  rate, clean_rate = arrays['nominal_rate'], arrays.get('clean_rate', 0)
+  if not 0 <= clean_rate < 1:
+    raise types.UsageError(f'scene {path}: clean_rate is no number within 0 to 1')
   if not (np.isnan(rate) | ((rate >= 0) & (rate <= 1))).all():
     raise types.UsageError(f'scene {path}: nominal_rate is not within 0 to 1')
   if rate.shape != arrays['is_noisy_client'].shape:

@@ -85,7 +85,7 @@ def _with_human_labels(images, spec):
   dataset = cifar.load(images, spec.data_dir)
   folders = (spec.data_dir, *(os.path.join(spec.data_dir, f) for f in cifar.FOLDERS[images]))
   human_y = human_labels.load(
-      spec.human_labels or _HUMAN_LABELS[spec.name][0],
+      spec.human_labels,
       [place for folder in folders for place in (folder, os.path.join(folder, 'noise_label'))],
       dataset.train_y,
       dataset.num_classes,

@@ -239,8 +239,13 @@ def _define_all():
 
 
 _define_all()
+# What the server has besides what clients' examples are drawn from.
+_OF_THE_SERVER = ('validation_dir', 'public_dataset', 'public_dir', 'public_examples')
 # What the data and who holds them depend on.
-OF_A_SCENE = (*_GROUPS['Data'], *_GROUPS['Label noise'], 'image_size', 'seed')
+OF_A_SCENE = tuple(
+    name for name in (*_GROUPS['Data'], *_GROUPS['Label noise'], 'image_size', 'seed')
+    if name not in _OF_THE_SERVER
+)
 
 
 def parse(argv: Sequence[str]) -> flags.FlagValues:

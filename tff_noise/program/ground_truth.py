@@ -118,21 +118,22 @@ def save_posteriors(
 def correction_summary(
     scene: scene_lib.Scene, labels: np.ndarray
 ) -> dict[str, Any]:
-  """Returns what the correction came to, for `summary.json`, over the labels whose truth is known.
+  """Returns what the correction came to, for `summary.json`, over what clients train on.
 
-  Where it is known of none, only how many were changed.
+  Where the truth is known of none, only how many were changed.
   """
   known = scene.is_known
   if not known.any():
     return {'labels_changed': int(np.sum(labels != scene.noisy_label))}
-  changed = (labels != scene.noisy_label) & known
+  changed = (labels != scene.noisy_label) & scene.is_trained_on
   right = labels == scene.clean_label
   return {
       'label_accuracy_before': label_accuracy(scene, scene.noisy_label),
       'label_accuracy_after': label_accuracy(scene, labels),
       'labels_changed': int(changed.sum()),
-      'labels_changed_to_the_true_one': int((changed & right).sum()),
-      'labels_changed_that_were_right': int((changed & ~scene.flipped).sum()),
+      'labels_changed_to_the_true_one': int((changed & known & right).sum()),
+      'labels_changed_that_were_right': int((changed & known & ~scene.flipped).sum()),
+      'labels_changed_of_unknown_truth': int((changed & ~known).sum()),
   }
 
 

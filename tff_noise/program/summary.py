@@ -261,9 +261,11 @@ def _correction_lines(summary):
   if 'labels_changed_to_the_true_one' not in summary:
     return [f'  labels          {changed:,} changed; whether that was right, nobody knows']
   before, after = (1 - summary[f'label_accuracy_{when}'] for when in ('before', 'after'))
+  unknown = summary.get('labels_changed_of_unknown_truth', 0)  # Earlier runs have none.
   lines = [
       f'  labels          {changed:,} changed, {summary["labels_changed_to_the_true_one"]:,} to '
-      f'the true one; {summary["labels_changed_that_were_right"]:,} were right before',
+      f'the true one; {summary["labels_changed_that_were_right"]:,} were right before'
+      + (f'; of {unknown:,} nobody knows' if unknown else ''),
       f'                  wrong labels: {before:.1%} before, {after:.1%} after',
   ]
   if after > before:

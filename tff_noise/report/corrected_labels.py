@@ -46,12 +46,11 @@ def words(scene: scene_lib.Scene, labels: np.ndarray | None) -> list[blocks.Bloc
   """Returns in words what became of the labels; nothing where there are none."""
   if labels is None:
     return []
-  held = scene.is_trained_on
-  changed = int((labels != scene.noisy_label)[held].sum())
-  total = int(held.sum())
+  total = int(scene.is_trained_on.sum())
+  result = ground_truth.correction_summary(scene, labels)
+  changed = result['labels_changed']
   if not changed:
     return [blocks.Text(f'None of the {total:,} labels was changed.')]
-  result = ground_truth.correction_summary(scene, labels)
   if 'label_accuracy_after' not in result:
     return [blocks.Text(
         f'{changed:,} of {total:,} labels were changed; whether that was right, nobody knows.'
@@ -59,9 +58,9 @@ def words(scene: scene_lib.Scene, labels: np.ndarray | None) -> list[blocks.Bloc
   right, harmed = (
       result[f'labels_changed_{how}'] for how in ('to_the_true_one', 'that_were_right')
   )
-  other = result['labels_changed'] - right - harmed
+  unknown = result['labels_changed_of_unknown_truth']
+  other = changed - unknown - right - harmed
   before, after = (1 - result[f'label_accuracy_{when}'] for when in ('before', 'after'))
-  unknown = changed - result['labels_changed']
   shown = [blocks.Text(
       f'{changed:,} of {total:,} labels were changed: {right:,} to the true one, {other:,} from '
       f'one wrong label to another, {harmed:,} were right before'
