@@ -30,6 +30,7 @@ class TrainedModelsTest(absltest.TestCase):
     for round_num, accuracy in rounds:
       measured = {} if accuracy is None else {'validation_accuracy': accuracy}
       keeper(round_num, measured, [_evaluated(round_num)])
+    keeper.writer()()
 
   def _best(self):
     saved = trained_models.load(self.run_, model_files.BEST)
@@ -50,18 +51,34 @@ class TrainedModelsTest(absltest.TestCase):
     self.assertEqual(self._best(), (2, 0.75, 2))
 
   def test_goes_on_after_rounds_that_are_done_again(self):
-    self._keep(trained_models.BestKeeper(self.run_, self.model), (1, 0.25), (2, 0.5), (3, 0.75))
-    # Killed, with round 1 as the last checkpoint.
+    first = trained_models.BestKeeper(self.run_, self.model)
+    self._keep(first, (1, 0.25))
+    first(2, {'validation_accuracy': 0.5}, [_evaluated(2)])
+    write = first.writer()
+    # Better while the state after round 2 is being written: not of that state.
+    first(3, {'validation_accuracy': 0.75}, [_evaluated(3)])
+    self.assertEqual(first.round_num, 3)
+    write()
+    self.assertEqual(self._best(), (2, 0.5, 2))
+    # Killed, and round 3 comes to less on this device.
     again = trained_models.BestKeeper(self.run_, self.model)
-    self._keep(again, (2, 0.5))
-    self.assertEqual(self._best(), (3, 0.75, 3))
-    self._keep(again, (3, 0.75), (4, 1.0))
+    self._keep(again, (3, 0.375))
+    self.assertEqual((again.round_num, self._best()), (2, (2, 0.5, 2)))
+    self._keep(again, (4, 1.0))
     self.assertEqual(self._best(), (4, 1.0, 4))
+
+  def test_is_written_once(self):
+    keeper = trained_models.BestKeeper(self.run_, self.model)
+    self._keep(keeper, (1, 0.5))
+    os.remove(model_files.weights(self.run_, model_files.BEST))
+    self._keep(keeper, (2, 0.25))
+    self.assertFalse(os.path.exists(model_files.weights(self.run_, model_files.BEST)))
 
   def test_clients_choose_where_the_server_has_no_set(self):
     keeper = trained_models.BestKeeper(self.run_, self.model)
     for round_num, by_clients in ((1, 0.5), (2, np.nan), (3, 0.75), (4, 0.25)):
       keeper(round_num, {'client_validation_accuracy': by_clients}, [_evaluated(round_num)])
+    keeper.writer()()
     self.assertEqual(self._best(), (3, 0.75, 3))
 
   def test_the_servers_set_chooses_where_there_are_both(self):
@@ -69,6 +86,7 @@ class TrainedModelsTest(absltest.TestCase):
     for round_num, by_server in ((1, 0.75), (2, 0.5)):
       measured = {'validation_accuracy': by_server, 'client_validation_accuracy': round_num / 2}
       keeper(round_num, measured, [_evaluated(round_num)])
+    keeper.writer()()
     self.assertEqual(self._best(), (1, 0.75, 1))
 
   def test_without_a_validation_set_nothing_is_kept(self):

@@ -10,7 +10,7 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -115,12 +115,16 @@ def load(run: run_directory.RunDirectory, which: str) -> Saved:
 
 
 class BestKeeper:
-  """Keeps the models of the round that is best so far, see `chosen_round`."""
+  """Keeps the models of the round that is best so far, see `chosen_round`.
+
+  They are written when a state is: rounds that are done again after a crash need not come to the
+  same bits, so that the best of those would be of no row.
+  """
 
   def __init__(self, run: run_directory.RunDirectory, default: keras_model.KerasModel):
-    """Goes on with what is there: a round that is repeated comes to the same."""
+    """Goes on with what is there."""
     self._run, self._default = run, default
-    self._best = (-1, 0)
+    self._best, self._models = (-1, 0), None
     if os.path.exists(model_files.weights(run, model_files.BEST)):
       saved = load(run, model_files.BEST)
       self._best = (saved.validation_accuracy, saved.round_num)
@@ -149,5 +153,15 @@ class BestKeeper:
     accuracy = evaluated[column]
     best, when = self._best
     if accuracy > best or (accuracy == best and round_num < when):
-      self._best = (accuracy, round_num)
-      save(self._run, model_files.BEST, round_num, accuracy, models, self._default)
+      self._best, self._models = (accuracy, round_num), models
+
+  def writer(self) -> Callable[[], None]:
+    """Returns what writes the models that are best by now, if that is not done."""
+    (accuracy, round_num), models = self._best, self._models
+    self._models = None
+
+    def write():
+      if models is not None:
+        save(self._run, model_files.BEST, round_num, accuracy, models, self._default)
+
+    return write

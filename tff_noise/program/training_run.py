@@ -263,6 +263,7 @@ def _train(config, prepared, scene, evaluations, weights, directory, hook):
             ledger=ledger,
             initial_weights=weights,
             on_evaluated=best,
+            before_saving=best.writer,
             is_over=is_over,
         )
     )
