@@ -613,5 +613,33 @@ class AttackTest(federated_test_case.FederatedTestCase):
     self.assertEqual(head, content['head'])
 
 
+class CheckpointsTest(absltest.TestCase):
+
+  def test_rounds_that_other_code_did_before_it_was_replaced_are_undone(self):
+    path = os.path.join(self.create_tempdir().full_path, 'ledger.jsonl')
+    declared = [{'name': 'update', 'disclosure': 'sum', 'protection': {'kind': 'none'}}]
+    seal = ledger.Seal('run', 'first', b'k' * 32)
+    first = ledger.Ledger(('update',), declared, path, seal)
+    for round_num in (1, 2):
+      first.record(round_num, 'train', ['update'], np.arange(3))
+    # It dies after round 2, without a checkpoint: the second code begins with round 1.
+    second = ledger.Ledger(('update',), declared, path, seal, 'second')
+    second.record(1, 'train', ['update'], np.arange(3))
+    second.save(1, b'state')
+    lines = ledger.read_lines(path, declared, seal)
+    state = mock.Mock(round_num=1, ledger=second.position, digest=b'state')
+    run = mock.Mock(uplink=declared, rounds=[1], finished=False)
+    replayed = mock.Mock(rounds=[])
+    found = replay._checkpoints(lines, replayed, [state], seal, run)
+    self.assertIs(found.verdict, finding.Verdict.PASSED, found.detail)
+    # A round more than is said, of the code that went on, is found.
+    second.record(2, 'train', ['update'], np.arange(3))
+    second.save(1, b'state')
+    lines = ledger.read_lines(path, declared, seal)
+    state = mock.Mock(round_num=1, ledger=second.position, digest=b'state')
+    found = replay._checkpoints(lines, replayed, [state], seal, run)
+    self.assertIs(found.verdict, finding.Verdict.FAILED)
+
+
 if __name__ == '__main__':
   absltest.main()

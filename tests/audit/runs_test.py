@@ -125,6 +125,9 @@ class RunsTest(parameterized.TestCase):
     audit = self._audit()
     self.assertIn('round 4 has none', ' '.join(f.detail for f in audit.findings))
     self.assertTrue(audit.failed)
+    # Unless nobody was asked for anything.
+    run_files.write_csv(self._file('metrics.csv'), run_files.metrics(clients=[4, 4, 4, 0]))
+    self.assertNotIn('round 4 has none', ' '.join(f.detail for f in self._audit().findings))
 
   def test_declaration_that_cannot_be_read_is_refused(self):
     os.remove(self._file('ledger.jsonl'))
@@ -348,6 +351,26 @@ class RunsTest(parameterized.TestCase):
     columns = run_files.metrics(rejected=[0, 0, 0, 0], clients=[1, 1, 1, 1])
     run_files.write_csv(self._file('metrics.csv'), columns)
     self.assertEmpty([f for f in self._audit().findings if f.verdict is _FAILED])
+
+  @parameterized.parameters(
+      # Labels that were communicated in that round are of all who sent them.
+      ([(['labels'], 20), (['update'], 2)], 1, 2, _FAILED),
+      ([(['labels'], 20)], 1, 2, _PASSED),
+      # Of two groups that train in a round, nobody can tell whose update it was.
+      ([(['update'], 3), (['update'], 2)], 1, 5, _NO_EVIDENCE),
+      ([(['update'], 3), (['update'], 3)], 1, 6, _PASSED),
+  )
+  def test_whose_update_was_rejected(self, exchanges, rejected, clients, verdict):
+    declared = [_field('labels', None, 'secure sum'), _field('update', None, 'secure sum')]
+    self._dump('uplink.json', declared)
+    os.remove(self._file('ledger.jsonl'))
+    book = ledger.Ledger(('labels', 'update'), declared, self._file('ledger.jsonl'), self.seal)
+    for fields, count in exchanges:
+      book.record(1, 'train', fields, np.arange(count))
+    columns = run_files.metrics(rejected=[rejected, 0, 0, 0], clients=[clients, 0, 0, 0])
+    run_files.write_csv(self._file('metrics.csv'), columns)
+    (found,) = [f for f in self._audit().findings if f.name.startswith('ledger: no secure')]
+    self.assertIs(found.verdict, verdict)
 
   @parameterized.parameters(
       {'noise_multiplier': '1'}, {'noise_multiplier': -1.0}, {'noise_multiplier': math.nan},
