@@ -293,11 +293,13 @@ class GaussianTest(parameterized.TestCase):
 
   @parameterized.parameters(.058, .06, .065)
   def test_noise_at_which_dp_accounting_overflows(self, noise):
-    # Without the sampling it is valid, and larger.
-    self.assertAlmostEqual(
-        accountant.poisson_gaussian_epsilon(noise, 0.5, 30, 1e-5),
-        accountant.poisson_gaussian_epsilon(noise, 1, 30, 1e-5),
+    # A client that is removed is one whose update is replaced by 0.
+    found = accountant.poisson_gaussian_epsilon(noise, 0.07, 100, 1e-5)
+    self.assertLessEqual(found, accountant.poisson_replaced_epsilon(noise, 0.07, 100, 1e-5))
+    more, less = (
+        accountant.poisson_gaussian_epsilon(z, 0.07, 100, 1e-5) for z in (noise * 0.98, noise * 1.02)
     )
+    self.assertBetween(found, less, more)
 
   def test_extreme_noise_and_delta(self):
     for noise in (1e-6, 0.01, 1e3, 1e6):

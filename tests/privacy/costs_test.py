@@ -105,10 +105,10 @@ class TotalsTest(parameterized.TestCase):
 
 class JsonTest(parameterized.TestCase):
 
-  def _content(self, *fields, declared=uplinks.DECLARED, delta=costs_lib.DELTA):
+  def _content(self, *fields, declared=uplinks.DECLARED, delta=costs_lib.DELTA, codes=1):
     entries = [ledger.Entry(i, 'train', f, 10, 'a') for i, f in enumerate(fields)]
     # `allow_nan=False` refuses Infinity, which other languages' parsers cannot read.
-    return json.loads(json.dumps(costs_lib.to_json(entries, declared, delta), allow_nan=False))
+    return json.loads(json.dumps(costs_lib.to_json(entries, declared, delta, codes=codes), allow_nan=False))
 
   def test_infinity_is_text(self):
     content = self._content((0,), (1, 2))
@@ -141,6 +141,25 @@ class JsonTest(parameterized.TestCase):
     self.assertIn('no finite label epsilon', statement)
     self.assertIn('protects nobody', statement)
     self.assertNotIn('Theorem', self._content((1, 2))['statement'])
+
+  def test_says_why_labels_that_are_reported_have_none(self):
+    private = uplinks.declare(update=uplinks.REPORTS, size=uplinks.REPORTS)
+    self.assertIn('epsilon 0.81.', self._content((0, 1), declared=private)['statement'])
+    statement = self._content((0, 1), declared=private, codes=2)['statement']
+    self.assertIn('Labels were reported to several codes, which may flip otherwise', statement)
+    shown = uplinks.declare(update=uplinks.REPORTS, errors=None)
+    statement = self._content((0, 1), declared=shown)['statement']
+    self.assertIn('Nothing protects labels in: errors; so the run', statement)
+    for text in ('true local labels', 'Theorem 1'):
+      self.assertNotIn(text, statement)
+
+  def test_noise_protects_labels_that_several_codes_had_reports_of(self):
+    declared = uplinks.declare(update=uplinks.NOISE._replace(reports=uplinks.REPORTS))
+    label, _, client = self._content((0,), declared=declared, codes=2)['totals']
+    self.assertEqual(label['epsilon'], client['epsilon'])
+    label, _, client = self._content((0,), declared=declared)['totals']
+    self.assertAlmostEqual(label['epsilon'], 0.81)
+    self.assertGreater(client['epsilon'], 1)
 
   def test_says_for_which_units_an_epsilon_holds(self):
     statement = self._content((0,), declared=uplinks.declare(labels=uplinks.REPORTS))['statement']

@@ -422,7 +422,9 @@ def _checkpoints(lines, replayed, states, seal, run_):
           _CHECKPOINTS, f'that of round {done} holds another state than was saved'
       )
     # What other code did after the checkpoint that was gone on from was undone.
-    changes = [i for i, l in enumerate(lines[:count]) if isinstance(l.content, ledger.CodeChange)]
+    changes = [
+        i for i, line in enumerate(lines[:count]) if isinstance(line.content, ledger.CodeChange)
+    ]
     last = max((e.content.round_num for e in lines[max(changes, default=0) : count]
                 if isinstance(e.content, ledger.Entry)), default=0)
     if last > done or done > len(run_.rounds):

@@ -401,7 +401,8 @@ def poisson_gaussian_epsilon(
         sampling_prob=sampling_probability,
     )
   except ValueError:  # With noise of some .06 its numbers overflow.
-    return unsampled
+    # Who is not there is replaced by one whose update is 0.
+    return poisson_replaced_epsilon(noise_multiplier, sampling_probability, rounds, delta)
   return min(unsampled, float(single.self_compose(rounds).get_epsilon_for_delta(reduced)))
 
 

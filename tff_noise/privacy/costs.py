@@ -27,6 +27,10 @@ _NO_LABEL_GUARANTEE = (
     'The model updates are trained on the true local labels and carry no label-DP guarantee, '
     'so the run as a whole has no finite label epsilon.'
 )
+_SEVERAL_CODES = (
+    'Labels were reported to several codes, which may flip otherwise by the same random number, so '
+    'the run as a whole has no finite label epsilon.'
+)
 _CENTRAL = (
     'of this sum alone, not of the run, for one who sees nothing else that was computed from the '
     'same labels; the sum has to be securely aggregated, over this cohort and no other'
@@ -164,9 +168,7 @@ def statement(
       said.append(f'The whole run costs {who} epsilon {cost.epsilon:.4g}{at_delta}.')
   said += large_deltas(costs, units)
   if costs[protection_lib.Unit.LABEL].status is protection_lib.Status.NONE:
-    if any(isinstance(r.protection, protection_lib.LabelReports) for r in found):
-      said.append(_LABEL_SHARING)
-    said.append(_NO_LABEL_GUARANTEE)
+    said += _no_label_guarantee(found)
   alone = [r.field['name'] for r in found if r.field['disclosure'] == _PER_CLIENT]
   if alone:
     said.append(f'One by one, not in sums, the server sees: {", ".join(alone)}.')
@@ -174,6 +176,23 @@ def statement(
   if passed_on:
     said.append(f'Other clients see, one by one: {", ".join(passed_on)}.')
   return ' '.join([*said, _SIMULATION])
+
+
+def _no_label_guarantee(found):
+  """Why labels have no finite epsilon."""
+  reported = [r for r in found if isinstance(r.protection, protection_lib.LabelReports)]
+  bare = [
+      r.field['name'] for r in found
+      if protection_lib.for_unit(r.protection, protection_lib.Unit.LABEL) is None
+  ]
+  if not bare:
+    return [_SEVERAL_CODES]
+  if any(r.field['name'] == 'update' for r in reported):
+    return [
+        f'Nothing protects labels in: {", ".join(bare)}; so the run as a whole has no finite label '
+        'epsilon.'
+    ]
+  return [*([_LABEL_SHARING] if reported else []), _NO_LABEL_GUARANTEE]
 
 
 def large_deltas(

@@ -114,7 +114,7 @@ def of_run(
     codes: How many codes made the run: other code may flip labels otherwise, by the same random
       number.
   """
-  made = tuple((protection_lib.for_unit(p, unit), n) for p, n in times.items() if n)
+  made = tuple((protection_lib.for_unit(p, unit, codes), n) for p, n in times.items() if n)
   reports, flaw = mechanisms(p for p, _ in made), ''
   if any(p is None for p, _ in made):
     flaw = 'values are released that nothing protects'

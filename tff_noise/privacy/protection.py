@@ -201,7 +201,7 @@ def cost(
   """
   if times == 0:
     return _FREE
-  protection = for_unit(protection, unit)
+  protection = for_unit(protection, unit, codes)
   if protection is None:
     return _UNBOUNDED
   if isinstance(protection, Counts):
@@ -238,9 +238,13 @@ def neighbours(protections: Iterable[Protection], unit: Unit) -> str:
   return 'added or removed' if added else 'replaced'
 
 
-def for_unit(protection: Protection, unit: Unit) -> Protection:
-  """Returns what protects a unit: labels their reports, where there are such; None if nothing."""
-  if unit is Unit.LABEL and isinstance(protection, NoisySum) and protection.reports:
+def for_unit(protection: Protection, unit: Unit, codes: int = 1) -> Protection:
+  """Returns what protects a unit: labels their reports, where there are such; None if nothing.
+
+  Reports to several codes protect nothing, see `cost`: then it is the noise on the sum, if any.
+  """
+  reported = unit is Unit.LABEL and isinstance(protection, NoisySum) and protection.reports
+  if reported and codes == 1:
     return protection.reports
   covered = list(Unit).index(unit) <= list(Unit).index(own_unit(protection))
   return protection if covered else None
@@ -258,7 +262,7 @@ def total(times: Mapping[Protection, int], unit: Unit, delta: float, codes: int 
     delta: Of all Gaussian mechanisms together, in (0, 1).
     codes: How many codes made the releases, see `cost`.
   """
-  made = [(for_unit(p, unit), n) for p, n in times.items() if n]
+  made = [(for_unit(p, unit, codes), n) for p, n in times.items() if n]
   # '0.81' and '0.810' are one mechanism, and so the same reports.
   distinct = {
       (p.mechanism.num_classes, p.mechanism.other) if isinstance(p, LabelReports) else p: (p, n)
