@@ -297,7 +297,7 @@ class GaussianTest(parameterized.TestCase):
     found = accountant.poisson_gaussian_epsilon(noise, 0.07, 100, 1e-5)
     self.assertLessEqual(found, accountant.poisson_replaced_epsilon(noise, 0.07, 100, 1e-5))
     more, less = (
-        accountant.poisson_gaussian_epsilon(z, 0.07, 100, 1e-5) for z in (noise * 0.98, noise * 1.02)
+        accountant.poisson_gaussian_epsilon(noise * by, 0.07, 100, 1e-5) for by in (0.98, 1.02)
     )
     self.assertBetween(found, less, more)
 

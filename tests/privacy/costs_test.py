@@ -108,7 +108,8 @@ class JsonTest(parameterized.TestCase):
   def _content(self, *fields, declared=uplinks.DECLARED, delta=costs_lib.DELTA, codes=1):
     entries = [ledger.Entry(i, 'train', f, 10, 'a') for i, f in enumerate(fields)]
     # `allow_nan=False` refuses Infinity, which other languages' parsers cannot read.
-    return json.loads(json.dumps(costs_lib.to_json(entries, declared, delta, codes=codes), allow_nan=False))
+    content = costs_lib.to_json(entries, declared, delta, codes=codes)
+    return json.loads(json.dumps(content, allow_nan=False))
 
   def test_infinity_is_text(self):
     content = self._content((0,), (1, 2))

@@ -78,11 +78,13 @@ class TotalTest(parameterized.TestCase):
     expected = protection.cost(shield, 30, _EXAMPLE, _DELTA)
     for unit in protection.Unit:
       total = exposure.of_run({shield: 30}, unit).total(_DELTA)
-      self.assertEqual(total.cost, expected)
-      # The bound that is composed with others is that of cohorts of one size.
-      fixed = protection.cost(_NOISE, 30, unit, _DELTA).epsilon
-      self.assertAlmostEqual(total.composed, fixed, places=5)
-      self.assertLessEqual(total.added, fixed)
+      self.assertAlmostEqual(total.cost.epsilon, expected.epsilon, places=5)
+      self.assertAlmostEqual(total.composed, expected.epsilon, places=5)
+      self.assertLess(total.composed, protection.cost(_NOISE, 30, unit, _DELTA).epsilon)
+    # Of two runs no more than of one that is as long as both.
+    both = exposure.of_run({shield: 30}, _EXAMPLE)._replace(made=((shield, 30), (shield, 30)))
+    longer = protection.cost(shield, 60, _EXAMPLE, _DELTA).epsilon
+    self.assertAlmostEqual(both.total(_DELTA).composed, longer, places=4)
 
   def test_composing_is_less_than_adding(self):
     times = {_NOISE: 30, _NOISE._replace(noise_multiplier=3.0): 30, _REPORTS: 1}

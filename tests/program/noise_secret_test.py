@@ -5,6 +5,7 @@ from unittest import mock
 
 import numpy as np
 from absl.testing import absltest
+from PIL import Image
 
 from tff_noise import types
 from tff_noise.program import code_version
@@ -17,11 +18,10 @@ def _config(*arguments):
   return flags.config_from(flags.parse(['train', '--client_dp_noise=1', *arguments]))
 
 
-def _held(label=0):
+def _held(label=0, x=None):
   """The data, and what a client has of it."""
-  client = types.ClientExamples(
-      np.zeros((2, 3), np.float32), np.array([label, 1], np.int32), np.arange(2)
-  )
+  x = np.zeros((2, 3), np.float32) if x is None else x
+  client = types.ClientExamples(x, np.array([label, 1], np.int32), np.arange(2))
   dataset = types.Dataset(
       'npz', client.x, client.y, client.x, client.y, 2, (3, 1, 1), 1.0, 0.0, ('a', 'b')
   )
@@ -54,6 +54,17 @@ class NoiseSecretTest(absltest.TestCase):
     before = noise_secret.of_run(config, *_held())
     weights.write_text('b')
     self.assertNotEqual(noise_secret.of_run(config, *_held()), before)
+
+  def test_where_images_lie_gives_no_other_noise_and_what_is_in_them_does(self):
+    keys = []
+    for shade in (0, 0, 9):
+      folder = self.create_tempdir().full_path
+      paths = [os.path.join(folder, f'{i}.png') for i in range(2)]
+      for path in paths:
+        Image.fromarray(np.full((3, 1), shade, np.uint8)).save(path)
+      keys.append(noise_secret.of_run(_config(), *_held(x=np.array(paths, 'S'))))
+    self.assertEqual(keys[0], keys[1])
+    self.assertNotEqual(keys[0], keys[2])
 
   def test_a_run_that_drew_other_noise_is_not_continued(self):
     run = self._run()

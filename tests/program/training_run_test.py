@@ -78,7 +78,13 @@ class RoundingTest(absltest.TestCase):
     run_directory.write_json(run.file('config.json'), content)
     with self.assertRaisesRegex(types.UsageError, 'was begun with numpy 0.1: others round'):
       check(1.0, 'local')
-
+    content['versions'] = training_run._versions()
+    run_directory.write_json(run.file('config.json'), content)
+    with mock.patch.dict(os.environ, TF_NUM_INTRAOP_THREADS='4'):
+      check(0.0, 'local')
+      with self.assertRaisesRegex(types.UsageError, 'begun with TF_NUM_INTRAOP_THREADS 1: others'):
+        check(1.0, 'local')
+    check(1.0, 'local')
 
   def test_the_ledger_knows_whether_rounds_repeat(self):
     run = run_directory.locate(self.create_tempdir().full_path, 'run')

@@ -81,8 +81,9 @@ def secure_weighted_mean(*, update_bound: float, max_examples: int) -> Aggregati
   """The weighted mean by secure sums of values clipped to public bounds and quantised to 32 bits.
 
   Args:
-    update_bound: Each entry of an update is clipped to `[-update_bound, update_bound]` (times the
-      client's weight). Fixed and public, so that no bound has to be estimated from clients.
+    update_bound: Each entry of an update, times its client's weight, is clipped to +- this times
+      `max_examples`: those of smaller clients may be larger. Fixed and public, so that no bound has
+      to be estimated from clients.
     max_examples: The largest number of examples of a client, public.
 
   Returns:

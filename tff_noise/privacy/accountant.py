@@ -215,14 +215,22 @@ class GaussianLoss(NamedTuple):
     mu: Sensitivity over the standard deviation of the noise, positive.
     share: q, of the clients in a secret, uniform cohort; 1 without protection by sampling.
     distance: How far samples may be from the distribution, in total variation; not in `profile`.
+    poisson: Whether clients are in the cohort each by itself, see `poisson_replaced_epsilon`, whose
+      profile is below that of cohorts of one size.
   """
 
   mu: float
   share: float = 1.0
   distance: float = 0.0
+  poisson: bool = False
 
   def profile(self, epsilons: np.ndarray) -> np.ndarray:
-    """Returns upper bounds of delta at float64 `[n]` epsilons of at least 0, but for rounding."""
+    """Returns upper bounds of delta at float64 `[n]` epsilons, ascending from 0 or more on.
+
+    But for rounding.
+    """
+    if self.poisson and self.share < 1:
+      return _replaced_profile(epsilons, self.share, self.mu / 2)
     # The inverse of ln(1 + q (e^e - 1)), without overflow.
     plain = epsilons - math.log(self.share) + np.log1p(-(1 - self.share) * np.exp(-epsilons))
     return self.share * _gaussian_profile(np.maximum(plain, 0.0), self.mu)
@@ -320,13 +328,13 @@ def gaussian_epsilon(
   if cohort == population:
     return unsampled
   loss = GaussianLoss(mu, cohort / population)
-  return min(unsampled, _composed(loss, loss.profile, rounds, delta))
+  return min(unsampled, _composed(loss, rounds, delta))
 
 
-def _composed(loss, profile, rounds, delta):
-  """Composes a profile that is nowhere above that of `loss`, in both orders of the neighbours."""
+def _composed(loss, rounds, delta):
+  """Composes the profile of `loss`, in both orders of the neighbours."""
   interval = loss.largest(delta * 1e-6 / rounds) / _GRID
-  deltas = profile(interval * np.arange(_GRID + 1)) * (1 + SLACK)
+  deltas = loss.profile(interval * np.arange(_GRID + 1)) * (1 + SLACK)
   return composed_epsilon(deltas, interval, rounds, delta)
 
 
@@ -453,11 +461,8 @@ def poisson_replaced_epsilon(
   unsampled = _unsampled_epsilon(2 * shift, rounds, delta)
   if share == 1:
     return unsampled
-  sampled = _composed(
-      GaussianLoss(2 * shift, share), lambda epsilon: _replaced_profile(epsilon, share, shift),
-      rounds, delta,
-  )
-  return min(unsampled, sampled)
+  loss = GaussianLoss(2 * shift, share, poisson=True)
+  return min(unsampled, _composed(loss, rounds, delta))
 
 
 def _replaced_profile(epsilon: np.ndarray, share: float, shift: float) -> np.ndarray:

@@ -153,7 +153,8 @@ def without_sampling(protection: protection_lib.Protection) -> protection_lib.Pr
 
 def _gaussian(shield, times, distance=0.0):
   # Replacing a client moves the sum by up to 2 S, see `accountant.gaussian_epsilon`.
-  loss = accountant.GaussianLoss(2 / shield.noise_multiplier, shield.share, distance)
+  poisson = shield.sampling == protection_lib.POISSON
+  loss = accountant.GaussianLoss(2 / shield.noise_multiplier, shield.share, distance, poisson)
   return {loss: times}
 
 

@@ -155,7 +155,8 @@ def _define_all():
        'mean of updates, of which a factory of plain sums gives as many times as there are '
        'clients.'),
       ('Training', real, 'update_bound', 1.0,
-       'Every entry of an update is clipped to +- this bound; secure_sum only.'),
+       'What is summed, the entries of an update times its client\'s examples, is clipped to +- '
+       'this bound times the most examples of a client; secure_sum only.'),
       ('Training', text, 'augmentation', 'none',
        'none, or crop_flip: random shifts by up to 4 pixels, and mirroring.'),
       ('Training', real, 'label_smoothing', 0.0, 'Of cross-entropy, in [0, 1); ClipFL: 0.1.'),

@@ -46,6 +46,8 @@ from tff_noise.runtimes import client_error
 from tff_noise.runtimes import opening
 from tff_noise.uplink import uplink
 
+_THREADS = 'TF_NUM_INTRAOP_THREADS'
+
 
 def run(
     config: run_config.RunConfig,
@@ -158,7 +160,10 @@ def _write_start(folder, *, config, scene, system_key, noise, made_from, class_n
       os.path.join(folder, 'config.json'),
       {
           'flags': config.identity(),
-          'execution': {**config.execution(), 'repeats': opening.repeats(config.runtime)},
+          'execution': {
+              **config.execution(), 'repeats': opening.repeats(config.runtime),
+              _THREADS: _threads(),
+          },
           'code': _first_code(config),
           'class_names': class_names,
           'inputs': made_from,
@@ -189,6 +194,11 @@ def _versions():
   }
 
 
+def _threads():
+  """Of a client's operations at workers, which cut sums into as many parts."""
+  return os.environ.get(_THREADS, '1')
+
+
 def _repeats(config, directory):
   """Whether rounds come to the same bits again, here and where the run was begun."""
   begun = run_directory.read_json(directory.file('config.json')).get('execution', {})
@@ -201,8 +211,12 @@ def _check_rounding(config, directory):
   In the last bits, which noise hides once, and not the difference of two sums with the same.
   """
   begun = run_directory.read_json(directory.file('config.json'))
-  then = {'--runtime': begun.get('execution', {}).get('runtime'), **begun.get('versions', {})}
-  now = {'--runtime': config.runtime, **_versions()}
+  execution = begun.get('execution', {})
+  then = {
+      '--runtime': execution.get('runtime'), _THREADS: execution.get(_THREADS, '1'),
+      **begun.get('versions', {}),
+  }
+  now = {'--runtime': config.runtime, _THREADS: _threads(), **_versions()}
   changed = [f'{name} {value}' for name, value in then.items() if now.get(name) != value]
   if config.client_dp_noise and changed:
     raise types.UsageError(
