@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import numbers
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -81,10 +82,14 @@ def train(*, verbose: bool = True, **flags: Any) -> TrainedRun:
       f'--{name}={one}' for name, value in flags.items()
       for one in _values(name, value, name in flags_lib.repeated())
   ]
-  # Mistakes are told before a process starts.
-  config = flags_lib.config_of_command_line(['train', *arguments])
+  # Mistakes are told before the run's process starts.
+  if ':' in str(flags.get('method', '')):
+    # The code of a method of one's own is for that process: here it would stay as it is now.
+    path = _say(_PATH, arguments, lambda line: None)
+  else:
+    path = flags_lib.config_of_command_line(['train', *arguments]).path()
   _run(arguments, verbose)
-  return load(config.path())
+  return load(path)
 
 
 def _values(name, value, repeated):
@@ -112,21 +117,32 @@ def _text(name, value):
 
 
 # Without what Python puts first of itself, the folder where the user stands or that of the program.
-_START = (
-    "import runpy, sys; sys.path[:1] = [p for p in sys.path[:1] if p]; "
-    "runpy.run_path({!r}, run_name='__main__')"
+_WITHOUT_FIRST = 'import sys; sys.path[:1] = [p for p in sys.path[:1] if p]; '
+_START = _WITHOUT_FIRST + "import runpy; runpy.run_path({!r}, run_name='__main__')"
+_PATH = _WITHOUT_FIRST + (
+    'from tff_noise.program import command_line, flags; sys.exit(command_line.run("train", lambda: '
+    'print(flags.config_of_command_line(["train", *sys.argv[1:]]).path())))'
 )
 
 
 def _run(arguments, verbose):
-  from tff_noise import child
-
   # An installed package has the programs within it.
   installed = importlib.util.find_spec('tff_noise.bin') is not None
   within = os.path.dirname(os.path.abspath(__file__))
   # By its place: where the user stands there may be another folder bin.
   program = os.path.join(within if installed else os.path.dirname(within), 'bin', 'train.py')
-  command = [sys.executable, '-c', _START.format(program), *arguments]
+  _say(_START.format(program), arguments, _print if verbose else lambda line: None)
+
+
+def _print(line):
+  print(line, end='', flush=True)
+
+
+def _say(code, arguments, on_line):
+  """Runs code in a process of its own; returns the last line that it says."""
+  from tff_noise import child
+
+  command = [sys.executable, '-c', code, *arguments]
   path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
   # By it programs find where `bazel run` was called; paths of a call are those of this process.
   env = {k: v for k, v in os.environ.items() if k != 'BUILD_WORKING_DIRECTORY'}
@@ -138,16 +154,19 @@ def _run(arguments, verbose):
   try:
     for line in process.stdout:
       said = line.rstrip() or said
-      if verbose:
-        print(line, end='', flush=True)
+      on_line(line)
     status = process.wait()
   except BaseException:
     child.stop(process)
     raise
   finally:
     process.stdout.close()
+  if status < 0:
+    name = signal.Signals(-status).name
+    raise types.RunError(f'the run was ended by {name}; last it said: {said}')
   if status:
     raise (types.UsageError if status == 2 else types.RunError)(said.removeprefix('train: '))
+  return said
 
 
 def load(path: str) -> TrainedRun:

@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+import sys
 from unittest import mock
 
 import numpy as np
@@ -13,6 +14,7 @@ from absl.testing import absltest
 
 import tff_noise
 from docs.examples import own_method
+from tff_noise import api
 from tff_noise import types
 
 _OWN = 'docs.examples.own_method'
@@ -68,6 +70,36 @@ class ApiTest(absltest.TestCase):
     with open(run.file('config.json'), encoding='utf-8') as file:
       inputs = json.load(file)['inputs']
     self.assertContainsSubset(['--method (own_method.py)', '--model (own_method.py)'], inputs)
+
+  def test_code_of_a_method_stays_out_of_this_process_and_may_be_edited(self):
+    folder = self.create_tempdir()
+    with open(own_method.__file__, encoding='utf-8') as file:
+      code = file.read()
+    self.addCleanup(sys.path.remove, folder.full_path)
+    sys.path.insert(0, folder.full_path)
+    folder.create_file('edited_method.py', content=code)
+    with self.assertRaisesRegex(types.UsageError, "has no 'mass'"):
+      self._train(method='edited_method:METHOD', param=['mass=0.25'], rounds=1)
+    folder.create_file('edited_method.py', content=code.replace('weight', 'mass'))
+    with self.assertRaisesRegex(types.UsageError, r'mass must be in \[0, 1\], got 2'):
+      self._train(method='edited_method:METHOD', param=['mass=2'], rounds=1)
+    self.assertNotIn('edited_method', sys.modules)
+
+  def test_a_run_that_is_killed_is_told_by_its_signal(self):
+    with self.assertRaisesRegex(types.RunError, '^the run was ended by SIGKILL; last it said: so'):
+      api._say('import os; print("so far", flush=True); os.kill(os.getpid(), 9)', [], lambda _: 0)
+
+  def test_a_mistake_is_told_though_more_was_printed_before(self):
+    code = (
+        'import sys\nfrom tff_noise import types\nfrom tff_noise.program import command_line\n'
+        'def body():\n  print("a summary")\n  raise types.UsageError("what is wrong")\n'
+        'sys.exit(command_line.run("train", body))'
+    )
+    # Python would write what is printed to a pipe at the end.
+    with mock.patch.dict(os.environ):
+      os.environ.pop('PYTHONUNBUFFERED', None)
+      with self.assertRaisesRegex(types.UsageError, '^what is wrong$'):
+        api._say(code, [], lambda _: None)
 
   def test_mistakes_are_exceptions_with_the_line_of_the_program(self):
     for flags, message in (

@@ -172,6 +172,14 @@ class ExtensionTest(parameterized.TestCase):
       run_directory.write_json(os.path.join(longer, 'summary.json'), {'rounds': _SHORT})
       self.assertEqual(found(), source)
     shutil.rmtree(longer)
+    with open(os.path.join(source, 'summary.json'), 'r+b') as file:
+      content = file.read()
+      file.truncate(0)
+      with contextlib.redirect_stderr(io.StringIO()) as said:
+        self.assertIsNone(found())
+      self.assertRegex(said.getvalue(), r'^extend: this run begins anew: .*summary.json .*\n$')
+      file.seek(0)
+      file.write(content)
     shutil.rmtree(os.path.join(source, 'state'))
     with contextlib.redirect_stderr(io.StringIO()) as said:
       self.assertIsNone(found())

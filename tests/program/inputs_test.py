@@ -230,6 +230,13 @@ class InputsTest(parameterized.TestCase):
       inputs.require(config, begun=True)
       inputs.require(_config(f'--method={method}', flag), begun=False)
 
+  def test_a_file_that_may_not_be_read_is_told(self):
+    path = self.create_tempfile('w.h5').full_path
+    config = _config('--method=gce', f'--weights={path}')
+    with mock.patch.object(inputs, 'open', side_effect=PermissionError(13, 'Denied'), create=True):
+      with self.assertRaisesRegex(types.UsageError, rf'^{path} cannot be read \(Denied\)'):
+        inputs._of_files([config.weights])
+
   def test_a_file_of_q_is_needed_where_the_scene_is_drawn_alone(self):
     config = _config('--partition=openset_uniform', '--openset_q=no.csv')
     inputs.require(config, begun=True)

@@ -1,5 +1,6 @@
 """Tests of the code of models that have layers of the user's own."""
 
+import errno
 import os
 import sys
 from unittest import mock
@@ -75,6 +76,18 @@ class OwnModelTest(absltest.TestCase):
     self.assertEqual(exported.write(self.run_), ['models/final'])
     loaded = tf.saved_model.load(self.run_.file('models/final'))
     self.assertEqual(loaded.serve(np.zeros((3, 2, 2, 1), np.uint8)).shape, (3, 2))
+
+  def test_a_full_disk_is_no_mistake_of_the_user(self):
+    weights = tff.learning.models.ModelWeights(self.trained.trainable, [])
+    trained_models.save(
+        self.run_, model_files.FINAL, 1, np.nan, [algorithm.Evaluated(None, weights)], self.model
+    )
+    full = tf.errors.ResourceExhaustedError(None, None, 'No space left on device')
+    with mock.patch.object(tf.saved_model, 'save', side_effect=full):
+      with mock.patch.object(tf.keras.Model, 'export', side_effect=full):
+        with self.assertRaises(OSError) as caught:
+          exported.write(self.run_)
+    self.assertEqual(caught.exception.errno, errno.ENOSPC)
 
   def test_other_code_and_code_that_fails_are_told(self):
     sys.modules['code_of_own_model_test'].network = lambda *_, **__: 1 / 0

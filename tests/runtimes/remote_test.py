@@ -25,6 +25,7 @@ from tests.runtimes import battery
 from tests.runtimes import gate as gate_lib
 from tests.runtimes import workers as workers_lib
 from tff_noise import types
+from tff_noise.runtimes import connection
 from tff_noise.runtimes import remote
 from tff_noise.runtimes import worker_process
 
@@ -290,6 +291,27 @@ class NetworkTest(RemoteTestCase):
       while f'worker {far} is back' not in self.said.getvalue():
         time.sleep(0.01)
       self.assertEqual(gate.total()(battery.ints(*range(8))), 28)
+
+
+class ProxyTest(absltest.TestCase):
+
+  def test_clients_data_do_not_go_through_a_proxy(self):
+    with socket.create_server(('127.0.0.1', 0)) as worker, socket.create_server(
+        ('127.0.0.1', 0)
+    ) as proxy:
+      worker.settimeout(30)
+      variables = {
+          name: f'http://127.0.0.1:{proxy.getsockname()[1]}'
+          for name in ('http_proxy', 'grpc_proxy', 'https_proxy')
+      }
+      with mock.patch.dict(os.environ, variables):
+        for name in ('no_proxy', 'no_grpc_proxy'):
+          os.environ.pop(name, None)
+        channel = connection.open_channel(f'tcp:127.0.0.1:{worker.getsockname()[1]}')
+        self.addCleanup(channel.close)
+        channel.subscribe(lambda _: None, try_to_connect=True)
+        accepted, _ = worker.accept()
+        accepted.close()
 
 
 class RefusalTest(RemoteTestCase):

@@ -174,8 +174,11 @@ def read_lines(
   lines, head = [], genesis(declared, seal)
   if not os.path.exists(path):
     return lines
-  with open(path, encoding='utf-8', errors='replace') as file:
-    texts = file.read().split('\n')
+  try:
+    with open(path, encoding='utf-8', errors='replace') as file:
+      texts = file.read().split('\n')
+  except OSError as error:
+    raise LedgerError(f'{path} cannot be read ({error.strerror})') from error
   # Without its end a line was not on disk yet when the run died, and its release never happened.
   for number, text in enumerate(texts[:-1], 1):
     content, previous, digest = _parse(text, path, number)

@@ -34,12 +34,7 @@ def carry(source: run_directory.RunDirectory, folder: str, structure: Any) -> No
     types.UsageError: If the run ended early, or a file of it is damaged.
   """
   for name in _KEPT:
-    path = source.file(name)
-    if os.path.isdir(path):
-      shutil.copytree(path, os.path.join(folder, name))
-    elif os.path.exists(path):
-      os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
-      shutil.copyfile(path, os.path.join(folder, name))
+    _copy(source.file(name), os.path.join(folder, name))
   code_version.carry(source, folder)
   then, new = ledger_seal.of_run(source), run_directory.RunDirectory(folder)
   ledger_seal.write_key(folder, then.key)
@@ -49,6 +44,16 @@ def carry(source: run_directory.RunDirectory, folder: str, structure: Any) -> No
   run_directory.write_text(new.file('ledger.jsonl'), text)
   position = ledger.Position(len(lines), np.frombuffer(bytes.fromhex(head), np.uint8))
   asyncio.run(_carry_state(source, new, structure, position))
+
+
+def _copy(path, to):
+  """A file, or a folder of files; one that is not there is none."""
+  if os.path.isdir(path):
+    for name in os.listdir(path):
+      _copy(os.path.join(path, name), os.path.join(to, name))
+  elif os.path.exists(path):
+    os.makedirs(os.path.dirname(to), exist_ok=True)
+    shutil.copyfile(path, to)  # Of a whole tree Python's error would not say that the disk is full.
 
 
 async def _carry_state(source, new, structure, position):

@@ -117,7 +117,10 @@ def run(name: str, body: Callable[[], int], again: str = '') -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141
   except (types.UsageError, types.RunError) as error:
-    # One line, whatever values of the user's are in it.
+    # One line, whatever values of the user's are in it, and the last where both streams are one.
+    if sys.stdout is not None:
+      with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
     print(f'{name}: {" ".join(str(error).splitlines())}', file=sys.stderr)
     return 2 if isinstance(error, types.UsageError) else 1
   except ModuleNotFoundError as error:

@@ -38,6 +38,7 @@ def _write(run, which, saved_model, keras):
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   with loading.large_modules():
     from tff_noise.models import portable
+    from tff_noise.program import managers
     from tff_noise.program import own_model
     from tff_noise.program import trained_models
 
@@ -47,7 +48,10 @@ def _write(run, which, saved_model, keras):
   own_model.load_code(run, models)
   model, folder = portable.build(models[0]), run.file(model_files.FOLDER)
   try:
-    with tempfile.TemporaryDirectory(dir=folder, prefix='.partial-') as partial:
+    with (
+        managers.full_disk_is_an_os_error(),
+        tempfile.TemporaryDirectory(dir=folder, prefix='.partial-') as partial,
+    ):
       if portable.is_stock(model):
         model.save(os.path.join(partial, 'model.keras'))
         os.replace(os.path.join(partial, 'model.keras'), keras)
@@ -61,4 +65,6 @@ def _write(run, which, saved_model, keras):
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
           raise
   except OSError as error:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+      raise
     raise types.UsageError(f'{folder} cannot be written to ({error.strerror})') from error

@@ -53,13 +53,13 @@ def find(
       continue  # Another run: of other flags, mostly.
     try:
       different = ledger_seal.other_code_of(source) or inputs.difference(source, made_from)
+      ended = run_directory.read_json(source.file('summary.json')).get('rounds')
     except types.UsageError as error:
       different = str(error)  # It is damaged.
     if different:
       changed = different
       continue
     rounds = _flags(source)['rounds']
-    ended = run_directory.read_json(source.file('summary.json')).get('rounds')
     if ended != rounds:
       continue  # It ended early.
     if os.path.exists(source.file(os.path.join('state', f'round_{rounds}.npz'))):

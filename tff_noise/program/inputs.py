@@ -256,6 +256,9 @@ def _of_files(paths):
   """'' where there is none."""
   found = []
   for name in filter(os.path.isfile, paths):
-    with open(name, 'rb') as file:
-      found.append(_digest(file))
+    try:
+      with open(name, 'rb') as file:
+        found.append(_digest(file))
+    except OSError as error:
+      raise types.UsageError(f'{name} cannot be read ({error.strerror})') from error
   return hashlib.sha256(' '.join(found).encode()).hexdigest()[:16] if found else ''

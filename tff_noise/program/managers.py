@@ -102,7 +102,7 @@ class _TensorBoard(tff.program.ReleaseManager):
   """
 
   def __init__(self, folder: str, stages: Sequence[str]):
-    with _full_disk_is_an_os_error():
+    with full_disk_is_an_os_error():
       self._writer = tensorboard.summary.Writer(folder)
     self._stages = list(stages)
     self._legend = ', '.join(f'{i} {stage}' for i, stage in enumerate(stages, 1))
@@ -110,7 +110,7 @@ class _TensorBoard(tff.program.ReleaseManager):
   async def release(self, value: Mapping[str, Any], key: int) -> None:
     """See base class; texts and what was not measured are left out."""
     row = {**value, 'stage': 1 + self._stages.index(value['stage'])}
-    with _full_disk_is_an_os_error():
+    with full_disk_is_an_os_error():
       for name, number in row.items():
         if not isinstance(number, str) and not math.isnan(number):
           self._writer.add_scalar(
@@ -121,7 +121,7 @@ class _TensorBoard(tff.program.ReleaseManager):
 
 
 @contextlib.contextmanager
-def _full_disk_is_an_os_error():
+def full_disk_is_an_os_error():
   """As everywhere else in this program; TensorBoard writes by TensorFlow, which has its own."""
   try:
     yield
@@ -151,7 +151,7 @@ def _read_rounds(path):
     rows = summary.read_rows(path)
     rounds = [int(row['round']) for row in rows]
     rows = [{**row, 'round': number} for row, number in zip(rows, rounds, strict=True)]
-  except (ValueError, KeyError, csv.Error) as error:
+  except (OSError, ValueError, KeyError, csv.Error) as error:
     raise _damaged(path, f'{type(error).__name__}: {error}') from error
   if not rows or rounds != list(range(1, len(rows) + 1)):
     raise _damaged(path, f'it has rounds {rounds}')

@@ -39,6 +39,8 @@ _CHANNEL_OPTIONS = (
     ('grpc.max_message_length', _MAX_MESSAGE_BYTES),
     ('grpc.max_receive_message_length', _MAX_MESSAGE_BYTES),
     ('grpc.max_send_message_length', _MAX_MESSAGE_BYTES),
+    # Clients' data go to the worker that was named, whatever `http_proxy` says.
+    ('grpc.enable_http_proxy', 0),
 )
 
 
