@@ -182,6 +182,13 @@ class RunsTest(parameterized.TestCase):
     audit = self._audit()
     self.assertEqual(audit.content['entries'][_ROUNDS + 1], {'code': 'fff'})
     self.assertIn('other code made the run from entry 6 on: fff', audit.text())
+    again = ledger.Ledger(
+        ('labels', 'update'), _DECLARED, self._file('ledger.jsonl'), self.seal, 'fff', repeats=False
+    )
+    again.record(1, 'train', ['update'], np.arange(3))
+    text = ' '.join(self._audit().text().split())
+    self.assertIn('Resumed from entry 8 on, where rounds do not repeat to the bit.', text)
+    self.assertEqual(text.count('Resumed with other code'), 1)
 
   def test_reports_by_two_codes_have_no_bound(self):
     declared = [_DECLARED[0]]

@@ -388,7 +388,7 @@ class CodeTest(_Case):
     self._record(last, 1, first=4)
     self.assertLen(self._lines(), len(before) + 1)
 
-  def test_a_state_that_was_not_on_disk_is_saved_anew_where_rounds_do_not_repeat(self):
+  def test_what_is_done_again_counts_anew_where_rounds_do_not_repeat(self):
     first = self._open('abc')
     self._record(first, 1)
     checkpoint = self._saved(first, 1)
@@ -399,25 +399,26 @@ class CodeTest(_Case):
     self._record(again, 1, first=2)
     with self.assertRaisesRegex(ledger.LedgerError, 'another state in place of the one in round 2'):
       again.save(2, b'other bits')
-    for attempt in (b'other bits', b'bits of a third attempt'):
-      again = self._open('abc', repeats=False)
-      again.resume(*checkpoint)
-      self._record(again, 1, first=2)
-      self.assertTrue(again.save(2, attempt))
+    # The losses are others, and so are the clients that a method asks for by them.
+    again = self._open('abc', repeats=False)
+    again.resume(*checkpoint)
+    again.record(2, 'train', ['update', 'size'], np.array([5, 6, 7]))
+    self.assertTrue(again.save(2, b'other bits'))
+    self.assertEqual(self._kinds(), [1, 2, 'abc', 2])
+    # Killed, and with nothing after the checkpoint nothing is done again.
     last = self._open('abc', repeats=False)
-    last.resume(again.position, attempt)
+    last.resume(again.position, b'other bits')
     self._record(last, 1, first=3)
     self.assertTrue(last.save(3, b'the last'))
-    states = [line.content for line in ledger.read_lines(self.path, uplinks.DECLARED, self._SEAL)
-              if isinstance(line.content, ledger.SavedState)]
-    self.assertEqual([state.round_num for state in states], [1, 2, 2, 2, 3])
-    # Where more was released after it, none is saved in its place.
-    late = self._open('abc', repeats=False)
-    late.resume(*checkpoint)
-    self._record(late, 1, first=2)
-    self.assertFalse(late.save(2, b'a fourth'))
-    self._record(late, 1, first=3)
-    self.assertTrue(late.save(3, b'the last but other'))
+    self.assertEqual(self._kinds(), [1, 2, 'abc', 2, 3])
+    lines = ledger.read_lines(self.path, uplinks.DECLARED, self._SEAL)
+    self.assertEqual(ledger.codes(lines, self._SEAL), {'abc'})
+
+  def test_what_died_before_its_first_checkpoint_counts_anew_too(self):
+    self._record(self._open('abc'), 2)
+    again = self._open('abc', repeats=False)
+    again.record(1, 'train', ['update', 'size'], np.array([5, 6, 7]))
+    self.assertEqual(self._kinds(), [1, 2, 'abc', 1])
 
 
 if __name__ == '__main__':

@@ -102,7 +102,7 @@ def audit(
   evidence += [
       sections.Built(
           'What left the clients, and when',
-          (_entries(checked.entries, declared), *_changes(checked.lines)),
+          (_entries(checked.entries, declared), *_changes(checked.lines, seal)),
       ),
       sections.Built('What the run costs', tuple(sections.privacy_blocks(privacy))),
       export.section(curves),
@@ -304,16 +304,21 @@ def _difference(now: Sequence[Mapping[str, Any]], then: Sequence[Mapping[str, An
   return '; '.join(parts) or 'the same values in another order'
 
 
-def _changes(lines):
-  """A sentence for each change of the code."""
-  return [
-      blocks.Text(
-          f'Resumed with other code: other code made the run from entry {i} on: '
-          f'{line.content.code}. What was released since the checkpoint before that counts twice.',
-          'warning',
-      )
-      for i, line in enumerate(lines, 1) if isinstance(line.content, ledger.CodeChange)
-  ]
+def _changes(lines, seal):
+  """A sentence for each time that rounds since a checkpoint were not repeated, but done anew."""
+  shown, code = [], seal.code
+  for i, line in enumerate(lines, 1):
+    if isinstance(line.content, ledger.CodeChange):
+      other = line.content.code
+      if other == code:
+        why = f'Resumed from entry {i} on, where rounds do not repeat to the bit.'
+      else:
+        why = f'Resumed with other code: other code made the run from entry {i} on: {other}.'
+      shown.append(blocks.Text(
+          f'{why} What was released since the checkpoint before that counts twice.', 'warning'
+      ))
+      code = other
+  return shown
 
 
 def _entries(entries, declared):

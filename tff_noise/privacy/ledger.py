@@ -9,7 +9,8 @@ its entry.
 A run that is killed repeats the rounds since its last checkpoint. All its randomness is a function
 of the seed, so the same code releases the same values again, which tells nobody anything new: the
 repeated entries have to equal those in the file, and are not written twice. Other code releases
-other values: the file says from where on, and the entries count anew.
+other values, and so does a device that rounds otherwise each time: the file says from where on, and
+the entries count anew.
 
 A state that a run goes on from is part of the chain, too: under other weights, or with a count of
 rounds that was set back, the same noise would be on other sums.
@@ -66,6 +67,11 @@ class Seal(NamedTuple):
     return {**self._asdict(), 'key': hashlib.sha256(self.key).hexdigest()}
 
 
+_NOT_REPEATED = (
+    'round {} was released with noise after the last checkpoint, and this --runtime does not repeat '
+    'it to the bit: the difference of the two would show clients without noise; begin a new run '
+    'with another --run_name'
+)
 _OF_OTHER_CODE = (
     'other code released round {} after the last checkpoint with noise; released again, the same '
     'secret cohort would answer twice, for which there is no bound: continue with that code, or '
@@ -108,10 +114,10 @@ class SavedState(NamedTuple):
 
 
 class CodeChange(NamedTuple):
-  """From here on other code made the run, from its last checkpoint on.
+  """From here on other code made the run, from its last checkpoint on; or the same did once more.
 
   Attributes:
-    code: Its digest.
+    code: Its digest. That of the code before, where rounds do not repeat to the bit.
   """
 
   code: str
@@ -371,16 +377,12 @@ class Ledger:
     Raises:
       LedgerError: If this is a repetition to the bit, and another state was saved in its place.
     """
-    done, saved = len(self._lines), SavedState(round_num, _commitment_to_state(digest, self._seal))
-    if not self._new_code and done < len(self._written):
+    done = len(self._lines)
+    if not self._begins_anew and done < len(self._written):
       repeated = self._written[done].content
       if not isinstance(repeated, SavedState) or repeated.round_num != round_num:
         return False
-      if repeated != saved and not self._repeats:
-        # The run died before that state was on disk, and cannot come to its bits again.
-        self._advance(done + 1)
-        return self.save(round_num, digest)
-    self._enter(saved)
+    self._enter(SavedState(round_num, _commitment_to_state(digest, self._seal)))
     return True
 
   def record(self, round_num: int, stage: str, fields: Sequence[Any], clients: np.ndarray) -> None:
@@ -410,17 +412,16 @@ class Ledger:
     """Refuses noise that would be on two sums, or a second answer of a secret cohort."""
     if entry.round_num <= self._last_noisy_of_other_code:
       raise LedgerError(_OF_OTHER_CODE.format(entry.round_num))
-    if not self._repeats and entry in entries(self._written[len(self._lines) :]):
-      raise LedgerError(
-          f'round {entry.round_num} was released with noise after the last checkpoint, and this '
-          '--runtime does not repeat it to the bit: the difference of the two would show clients '
-          'without noise; begin a new run with another --run_name'
-      )
+
+  @property
+  def _begins_anew(self):
+    """Whether what was released since the checkpoint will not be released again, but other values."""
+    return bool(self._new_code) or (not self._repeats and len(self._lines) < len(self._written))
 
   def _enter(self, content):
     """Adds a line, or finds it where it was added before."""
-    if self._new_code:
-      self._change_code(content.round_num)
+    if self._begins_anew:
+      self._begin_anew(content.round_num)
     done, written = len(self._lines), self._written
     while isinstance(content, Entry) and done < len(written) and isinstance(
         written[done].content, SavedState
@@ -449,15 +450,16 @@ class Ledger:
   def _has_noise(self, positions):
     return any(_is_noisy(self._declared[i]) for i in positions if i < len(self._declared))
 
-  def _change_code(self, round_num):
-    """Leaves what other code released since the checkpoint where it is, and begins anew."""
+  def _begin_anew(self, round_num):
+    """Leaves what was released since the checkpoint where it is."""
+    refusal = _OF_OTHER_CODE if self._new_code else _NOT_REPEATED
     for line in self._written[len(self._lines) :]:
       entry = line.content
       noisy = isinstance(entry, Entry) and any(_is_noisy(self._declared[i]) for i in entry.fields)
       if noisy and entry.round_num >= round_num:
-        raise LedgerError(_OF_OTHER_CODE.format(entry.round_num))
+        raise LedgerError(refusal.format(entry.round_num))
     self._advance(len(self._written))
-    code, self._new_code = self._new_code, ''
+    code, self._new_code = self._new_code or last_code(self._written, self._seal), ''
     self._append(CodeChange(code))
 
   def _append(self, content):
