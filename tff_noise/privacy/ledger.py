@@ -68,8 +68,8 @@ class Seal(NamedTuple):
 
 
 _NOT_REPEATED = (
-    'round {} was released with noise after the last checkpoint, and this --runtime does not repeat '
-    'it to the bit: the difference of the two would show clients without noise; begin a new run '
+    'round {} was released with noise after the last checkpoint, and this --runtime does not '
+    'repeat it to the bit: the difference of the two would show clients without noise; begin a new run '
     'with another --run_name'
 )
 _OF_OTHER_CODE = (
@@ -415,7 +415,7 @@ class Ledger:
 
   @property
   def _begins_anew(self):
-    """Whether what was released since the checkpoint will not be released again, but other values."""
+    """Whether other values will be released in place of those since the checkpoint."""
     return bool(self._new_code) or (not self._repeats and len(self._lines) < len(self._written))
 
   def _enter(self, content):
