@@ -2,7 +2,9 @@
 
 A scene is built once from a seed, saved with the run, and can be used again by another run, so that
 methods are compared on the same clients with the same wrong labels. It is the only place where
-ground truth lives; federated computations never see it.
+ground truth lives; federated computations never see it. (Paths of images of --dataset=image_folder
+have the folder of the true class in them, and clients' examples are in the order of the data: no
+method looks at either.)
 """
 
 import io

@@ -69,8 +69,8 @@ class Seal(NamedTuple):
 
 _NOT_REPEATED = (
     'round {} was released with noise after the last checkpoint, and this --runtime does not '
-    'repeat it to the bit: the difference of the two would show clients without noise; begin a new run '
-    'with another --run_name'
+    'repeat it to the bit: the difference of the two would show clients without noise; begin a new '
+    'run with another --run_name'
 )
 _OF_OTHER_CODE = (
     'other code released round {} after the last checkpoint with noise; released again, the same '
