@@ -295,7 +295,12 @@ class GaussianTest(parameterized.TestCase):
   def test_noise_at_which_dp_accounting_overflows(self, noise):
     # A client that is removed is one whose update is replaced by 0.
     found = accountant.poisson_gaussian_epsilon(noise, 0.07, 100, 1e-5)
-    self.assertLessEqual(found, accountant.poisson_replaced_epsilon(noise, 0.07, 100, 1e-5))
+    self.assertLess(found, accountant.poisson_gaussian_epsilon(noise, 1, 100, 1e-5) / 2)
+    for rounds in (1, 30):
+      self.assertLessEqual(
+          accountant.poisson_gaussian_epsilon(noise, 0.9, rounds, 1e-5),
+          accountant.poisson_gaussian_epsilon(noise, 1, rounds, 1e-5),
+      )
     more, less = (
         accountant.poisson_gaussian_epsilon(noise * by, 0.07, 100, 1e-5) for by in (0.98, 1.02)
     )

@@ -1,10 +1,12 @@
 """Tests of what a run keeps of its models."""
 
+import contextlib
 import os
 
 import numpy as np
 import tensorflow_federated as tff
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from tests import toy
 from tff_noise import types
@@ -19,7 +21,7 @@ def _evaluated(value, model=None):
   return algorithm.Evaluated(model, weights)
 
 
-class TrainedModelsTest(absltest.TestCase):
+class TrainedModelsTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
@@ -30,7 +32,8 @@ class TrainedModelsTest(absltest.TestCase):
     for round_num, accuracy in rounds:
       measured = {} if accuracy is None else {'validation_accuracy': accuracy}
       keeper(round_num, measured, [_evaluated(round_num)])
-    keeper.writer()()
+    with keeper.with_state():
+      pass
 
   def _best(self):
     saved = trained_models.load(self.run_, model_files.BEST)
@@ -50,22 +53,41 @@ class TrainedModelsTest(absltest.TestCase):
     self._keep(keeper, (1, 0.25), (2, 0.75), (3, 0.75), (4, 0.5))
     self.assertEqual(self._best(), (2, 0.75, 2))
 
+  def _again(self, done):
+    return trained_models.BestKeeper(self.run_, self.model, done)
+
   def test_goes_on_after_rounds_that_are_done_again(self):
-    first = trained_models.BestKeeper(self.run_, self.model)
+    first = self._again(0)
     self._keep(first, (1, 0.25))
     first(2, {'validation_accuracy': 0.5}, [_evaluated(2)])
-    write = first.writer()
+    saving = first.with_state()
     # Better while the state after round 2 is being written: not of that state.
     first(3, {'validation_accuracy': 0.75}, [_evaluated(3)])
     self.assertEqual(first.round_num, 3)
-    write()
+    with saving:
+      self.assertEqual(self._best(), (1, 0.25, 1))
     self.assertEqual(self._best(), (2, 0.5, 2))
     # Killed, and round 3 comes to less on this device.
-    again = trained_models.BestKeeper(self.run_, self.model)
+    again = self._again(2)
     self._keep(again, (3, 0.375))
     self.assertEqual((again.round_num, self._best()), (2, (2, 0.5, 2)))
     self._keep(again, (4, 1.0))
     self.assertEqual(self._best(), (4, 1.0, 4))
+    # The checkpoint after round 4 was moved away.
+    again = self._again(3)
+    self._keep(again, (4, 0.125))
+    self.assertEqual(self._best(), (4, 0.125, 4))
+
+  @parameterized.parameters((1, (1, 0.25, 1)), (2, (2, 0.5, 2)))
+  def test_a_kill_beside_the_state_that_is_written(self, done, expected):
+    first = self._again(0)
+    self._keep(first, (1, 0.25))
+    first(2, {'validation_accuracy': 0.5}, [_evaluated(2)])
+    with contextlib.suppress(KeyboardInterrupt), first.with_state():
+      raise KeyboardInterrupt
+    again = self._again(done)
+    self.assertEqual((again.round_num, self._best()), (expected[0], expected))
+    self.assertEqual(os.listdir(os.path.join(self.run_.path, 'models')), ['best_validation.npz'])
 
   def test_is_written_once(self):
     keeper = trained_models.BestKeeper(self.run_, self.model)
@@ -78,7 +100,8 @@ class TrainedModelsTest(absltest.TestCase):
     keeper = trained_models.BestKeeper(self.run_, self.model)
     for round_num, by_clients in ((1, 0.5), (2, np.nan), (3, 0.75), (4, 0.25)):
       keeper(round_num, {'client_validation_accuracy': by_clients}, [_evaluated(round_num)])
-    keeper.writer()()
+    with keeper.with_state():
+      pass
     self.assertEqual(self._best(), (3, 0.75, 3))
 
   def test_the_servers_set_chooses_where_there_are_both(self):
@@ -86,7 +109,8 @@ class TrainedModelsTest(absltest.TestCase):
     for round_num, by_server in ((1, 0.75), (2, 0.5)):
       measured = {'validation_accuracy': by_server, 'client_validation_accuracy': round_num / 2}
       keeper(round_num, measured, [_evaluated(round_num)])
-    keeper.writer()()
+    with keeper.with_state():
+      pass
     self.assertEqual(self._best(), (1, 0.75, 1))
 
   def test_without_a_validation_set_nothing_is_kept(self):

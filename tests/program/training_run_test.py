@@ -79,6 +79,7 @@ class RoundingTest(absltest.TestCase):
     with self.assertRaisesRegex(types.UsageError, 'was begun with numpy 0.1: others round'):
       check(1.0, 'local')
     content['versions'] = training_run._versions()
+    content['execution']['TF_NUM_INTRAOP_THREADS'] = '1'
     run_directory.write_json(run.file('config.json'), content)
     with mock.patch.dict(os.environ, TF_NUM_INTRAOP_THREADS='4'):
       check(0.0, 'local')

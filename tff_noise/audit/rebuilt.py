@@ -94,7 +94,7 @@ def findings(
       *reports.findings(prepared, scene, config.seed, states),
       *noisy_sum.findings(prepared),
       *noisy_sum.counted(prepared, entries, states),
-      *_named_noise(run, config, dataset, federation),
+      *_named_noise(run, config, dataset, federation, same_code),
       first_round.check(run, config, prepared, dataset, scene, same_code),
       last_rounds.check(config, prepared, states, same_code),
   ]
@@ -115,10 +115,12 @@ def _ended_after(run, config, algorithm):
   )
 
 
-def _named_noise(run, config, dataset, federation):
+def _named_noise(run, config, dataset, federation, same_code):
   """Whether its name tells what noise the run draws, or `--runs` is misled."""
   key = noise_secret.system_key(config, run_directory.RunDirectory(run.path))
   name = noise_secret.name(config, dataset, federation, key)
   if run.noise == name:
     return [finding.passed(_NOISE, 'the same')] if name else []
+  if not same_code:
+    return [finding.no_evidence(_NOISE, 'other code may name it otherwise')]
   return [finding.failed(_NOISE, 'other flags, data, files or secrets than the run was begun with')]

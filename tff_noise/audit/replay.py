@@ -34,6 +34,7 @@ _ENTRIES = 'ledger: its entries are those that configuration and scene lead to'
 _COLUMNS = ('stage', 'clients', 'rejected', 'bytes_up', 'bytes_down', 'train_loss')
 _ROWS = 'metrics.csv: stages, clients and bytes are those of the configuration'
 _PARTICIPATIONS = 'clients.csv: clients took part as often as the configuration says'
+_ANEW = 'ledger: rounds that were done anew follow from a saved state, and had no noise'
 _CHECKPOINTS = 'state: checkpoints are those of the ledger, with their participations'
 _CODE = 'ledger: one code made the run, and it is this one'
 TESTS = (_ENTRIES, _ROWS, _PARTICIPATIONS, _CHECKPOINTS, _CODE)
@@ -285,12 +286,46 @@ def findings(
       _entries(run_, parts, replayed),
       _rows(run_, replayed),
       _participations(run_, replayed),
+      *_done_anew(lines, replayed, run_.uplink),
       _checkpoints(lines, replayed, states, seal, run_),
   ]
 
 
+def _done_anew(lines, replayed, declared):
+  """Whether rounds that were done anew follow from a state that was saved, and had no noise."""
+  saved, goes_on, noisy = {0}, True, set()
+  for line in lines:
+    content = line.content
+    if isinstance(content, ledger.CodeChange):
+      goes_on = False
+      continue
+    is_state = isinstance(content, ledger.SavedState)
+    if not goes_on and not _follows(content.round_num - (not is_state), saved, replayed):
+      what = 'a state' if is_state else 'what was sent'
+      return [finding.failed(
+          _ANEW, f'{what} in round {content.round_num} is after no state that was saved before'
+      )]
+    goes_on = True
+    if is_state:
+      saved.add(content.round_num)
+    elif any(ledger.is_noisy(declared[i]) for i in content.fields):
+      if content.round_num in noisy:
+        return [finding.failed(_ANEW, f'round {content.round_num} was released with noise twice')]
+      noisy.add(content.round_num)
+  times = sum(isinstance(line.content, ledger.CodeChange) for line in lines)
+  return [finding.passed(_ANEW, f'{times} times')] if times or noisy else []
+
+
+def _follows(last, saved, replayed):
+  """Whether there is a state from which on until after round `last` nobody had to be asked."""
+  asked = {
+      i for i, r in enumerate(replayed.rounds, 1) if any(e.decided for e in r.exchanges)
+  }
+  return any(asked.isdisjoint(range(state + 1, last + 1)) for state in saved if state <= last)
+
+
 def _same_code(parts, code, hook):
-  made = [c for c, _ in parts]
+  made = list(dict.fromkeys(c for c, _ in parts))
   if len(made) > 1:
     return finding.no_evidence(
         _CODE, f'it was resumed with other code: made by {", then ".join(c or "?" for c in made)}'
@@ -304,8 +339,10 @@ def _same_code(parts, code, hook):
 def _entries(run_, parts, replayed):
   compared = total = 0
   for i, (_, entries) in enumerate(parts):
-    is_last = i == len(parts) - 1
-    done = len(run_.rounds) if is_last else 0
+    # Rows of rounds that were undone stay until they are done anew.
+    done = entries[-1].round_num - 1 if entries else 0
+    if i == len(parts) - 1 and (len(parts) == 1 or run_.finished):
+      done = len(run_.rounds)
     different, same = differences(replayed, entries, done)
     if different:
       return finding.failed(_ENTRIES, different)

@@ -175,7 +175,7 @@ def check_ledger(run: runs.Run, seal: ledger.Seal) -> Checked:
   findings = (
       finding.passed(_CHAIN, f'{len(entries)} entries, the last with hash {head[:16]}...'),
       _rounds(run, entries),
-      _alone(run, entries),
+      _alone(run, lines),
       _totals(run, entries, run.uplink, units, codes),
       *_budget(run, entries, run.uplink, codes),
   )
@@ -197,22 +197,27 @@ def _exposed(entries, declared, delta, codes):
 
 def _rounds(run, entries):
   recorded = {entry.round_num for entry in entries}
+  missing = [i for i, r in enumerate(run.rounds) if int(r) not in recorded]
   # In some rounds of some methods nobody is asked: of RHFL where no two of a cohort are alike.
-  asked = run.metrics.get('clients', np.ones(len(run.rounds))) != 0
-  missing = [int(r) for r in run.rounds[asked] if int(r) not in recorded]
+  asked = sum(run.metrics.get(name, np.ones(len(run.rounds))) for name in ('clients', 'bytes_up'))
+  for i in missing:
+    if asked[i]:
+      return finding.failed(_ROUNDS, f'round {int(run.rounds[i])} has none')
   if missing:
-    return finding.failed(_ROUNDS, f'round {missing[0]} has none')
+    return finding.no_evidence(
+        _ROUNDS, f'nobody was asked in {len(missing)} rounds, as metrics.csv has it'
+    )
   if not len(run.rounds):
     return finding.no_evidence(_ROUNDS, 'no round is done')
   return finding.passed(_ROUNDS, f'{len(run.rounds)} rounds')
 
 
-def _alone(run, entries):
+def _alone(run, lines):
   rejected = _rejected(run)
-  training = [e for e in entries if _TRAINED & {run.uplink[i]['name'] for i in e.fields}]
-  together = collections.Counter(entry.round_num for entry in training)
-  unsure = ''
-  for entry in entries:
+  entries, unsure = ledger.entries(lines), ''
+  counted = _training_of_rows(run, lines)
+  together = collections.Counter(entries[i].round_num for i in counted)
+  for i, entry in enumerate(entries):
     shown = [run.uplink[i]['name'] for i in entry.fields if not _hides_one(run.uplink[i])]
     if not shown:
       continue
@@ -220,7 +225,7 @@ def _alone(run, entries):
     if entry.clients == 1:
       return finding.failed(_ALONE, f'{where} one client sent: {", ".join(shown)}')
     left = entry.clients - rejected.get(entry.round_num, 0)
-    if entry not in training or left == entry.clients:
+    if i not in counted or left == entry.clients:
       continue
     if together[entry.round_num] == 1 and left == 1:
       return finding.failed(_ALONE, f'{where} the updates of all clients but one were rejected')
@@ -229,6 +234,23 @@ def _alone(run, entries):
   if unsure:
     return finding.no_evidence(_ALONE, unsure)
   return finding.passed(_ALONE, f'{len(entries)} exchanges')
+
+
+def _training_of_rows(run, lines):
+  """Positions of entries in which clients trained, of rounds as metrics.csv has them: done last."""
+  found, position, anew = {}, 0, False
+  for line in lines:
+    if isinstance(line.content, ledger.CodeChange):
+      anew = True
+    elif isinstance(line.content, ledger.Entry):
+      entry = line.content
+      if anew:
+        found = {r: of_round for r, of_round in found.items() if r < entry.round_num}
+        anew = False
+      if _TRAINED & {run.uplink[i]['name'] for i in entry.fields}:
+        found.setdefault(entry.round_num, set()).add(position)
+      position += 1
+  return set().union(*found.values())
 
 
 def _rejected(run):

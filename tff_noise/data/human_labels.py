@@ -231,7 +231,7 @@ def load(
     )
   content = _read(path)
   if isinstance(content, np.ndarray):
-    if which:
+    if which and len(CHOICES[num_classes]) > 1:
       raise types.UsageError(
           f'{path} holds one set of labels and does not say which: leave --human_labels={which} out'
       )

@@ -410,7 +410,8 @@ def poisson_gaussian_epsilon(
     )
   except ValueError:  # With noise of some .06 its numbers overflow.
     # Who is not there is replaced by one whose update is 0.
-    return poisson_replaced_epsilon(noise_multiplier, sampling_probability, rounds, delta)
+    replaced = poisson_replaced_epsilon(noise_multiplier, sampling_probability, rounds, delta)
+    return min(unsampled, replaced)
   return min(unsampled, float(single.self_compose(rounds).get_epsilon_for_delta(reduced)))
 
 

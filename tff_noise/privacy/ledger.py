@@ -448,14 +448,14 @@ class Ledger:
     return commitment(self._seal.key, secret, ids.encode())
 
   def _has_noise(self, positions):
-    return any(_is_noisy(self._declared[i]) for i in positions if i < len(self._declared))
+    return any(is_noisy(self._declared[i]) for i in positions if i < len(self._declared))
 
   def _begin_anew(self, round_num):
     """Leaves what was released since the checkpoint where it is."""
     refusal = _OF_OTHER_CODE if self._new_code else _NOT_REPEATED
     for line in self._written[len(self._lines) :]:
       entry = line.content
-      noisy = isinstance(entry, Entry) and any(_is_noisy(self._declared[i]) for i in entry.fields)
+      noisy = isinstance(entry, Entry) and any(is_noisy(self._declared[i]) for i in entry.fields)
       if noisy and entry.round_num >= round_num:
         raise LedgerError(refusal.format(entry.round_num))
     self._advance(len(self._written))
@@ -473,8 +473,8 @@ class Ledger:
     self._lines.append(Line(content, self._head))
 
 
-def _is_noisy(field):
-  """Whether a declared value has noise, whose claim may count on a secret cohort."""
+def is_noisy(field: Mapping[str, Any]) -> bool:
+  """Returns whether a declared value has noise, whose claim may count on a secret cohort."""
   return 'cohort' in (field.get('protection') or {})
 
 

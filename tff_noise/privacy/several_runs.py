@@ -144,13 +144,13 @@ def _sources(runs):
 
 def _is_summed(run, unit):
   """Whether noise on a sum is what protects the unit."""
-  shields = [protection_lib.for_unit(p, unit) for p in run.times]
+  shields = [protection_lib.for_unit(p, unit, len(run.codes)) for p in run.times]
   return any(isinstance(p, protection_lib.NoisySum) for p in shields)
 
 
 def _mechanisms(run):
-  label = protection_lib.Unit.LABEL
-  return exposure_lib.mechanisms(protection_lib.for_unit(p, label) for p in run.times)
+  label, codes = protection_lib.Unit.LABEL, len(run.codes)
+  return exposure_lib.mechanisms(protection_lib.for_unit(p, label, codes) for p in run.times)
 
 
 def independent_reports(runs: Sequence[Run]) -> dict[mechanism_lib.RandomizedResponse, int]:

@@ -24,11 +24,19 @@ def digest() -> str:
   return _of_bytes(content.encode())
 
 
-def write(folder: str, hook: str | None) -> None:
-  """Keeps in a run's folder which code it goes on with, and every `--metrics_hook` beside it."""
-  path = os.path.join(folder, _FILE)
+def write(folder: str, hook: str | None, *, repeats: bool = True) -> None:
+  """Keeps in a run's folder which code it goes on with, and what else is of all who went on.
+
+  Args:
+    folder: The run's.
+    hook: `--metrics_hook`, of which all are kept.
+    repeats: Whether rounds come to the same bits again where it goes on; kept if they ever did not.
+  """
   hooks = dict.fromkeys((*hooks_of(folder), *([hook] if hook else ())))
-  run_directory.write_json(path, {'code': digest(), 'files': _files(), 'hooks': list(hooks)})
+  run_directory.write_json(os.path.join(folder, _FILE), {
+      'code': digest(), 'files': _files(), 'hooks': list(hooks),
+      'repeats': repeats and repeated(folder),
+  })
 
 
 def carry(source: run_directory.RunDirectory, folder: str) -> None:
@@ -42,6 +50,12 @@ def hooks_of(folder: str) -> list[str]:
   """Returns the hooks that ran beside a run, as far as its folder says."""
   path = os.path.join(folder, _FILE)
   return run_directory.read_json(path).get('hooks', []) if os.path.exists(path) else []
+
+
+def repeated(folder: str) -> bool:
+  """Returns whether rounds came to the same bits again wherever a run went on so far."""
+  path = os.path.join(folder, _FILE)
+  return not os.path.exists(path) or run_directory.read_json(path).get('repeats', True)
 
 
 def differences(run: run_directory.RunDirectory, code: str) -> list[str]:

@@ -125,7 +125,7 @@ def load_scene(
     scene = scene_lib.load(path, dataset)
   else:
     scene = scene_lib.build(dataset, config.scene_spec(), config.seed)
-  if config.validation_dir is not None and scene.server_size:
+  if config.validation_dir is not None and scene.server_size and not saved:
     raise types.UsageError(
         f'--validation_dir cannot be given with --scene={path}, in which the server holds out '
         f'{scene.server_size} examples: both say what it validates on; leave one of them out'

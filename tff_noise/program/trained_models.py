@@ -5,12 +5,13 @@ are small and quickly written; `bin/train` and `bin/evaluate` make Keras models 
 them.
 """
 
+import contextlib
 import io
 import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -117,17 +118,33 @@ def load(run: run_directory.RunDirectory, which: str) -> Saved:
 class BestKeeper:
   """Keeps the models of the round that is best so far, see `chosen_round`.
 
-  They are written when a state is: rounds that are done again after a crash need not come to the
-  same bits, so that the best of those would be of no row.
+  They are written with a state: rounds that are done again after a crash need not come to the same
+  bits, so that the best of those would be of no row.
   """
 
-  def __init__(self, run: run_directory.RunDirectory, default: keras_model.KerasModel):
-    """Goes on with what is there."""
+  def __init__(
+      self, run: run_directory.RunDirectory, default: keras_model.KerasModel, done: int = 0
+  ):
+    """Goes on with what is there.
+
+    Args:
+      run: Whose models they are.
+      default: The task's model.
+      done: The round of the state that the run goes on from; models of later rounds are forgotten.
+    """
     self._run, self._default = run, default
     self._best, self._models = (-1, 0), None
+    following = model_files.weights(run, model_files.NEXT_BEST)
+    if os.path.exists(following):
+      # The run died before the state was written, or before its models had their name.
+      if load(run, model_files.NEXT_BEST).round_num <= done:
+        self._take_over()
+      else:
+        os.remove(following)
     if os.path.exists(model_files.weights(run, model_files.BEST)):
       saved = load(run, model_files.BEST)
-      self._best = (saved.validation_accuracy, saved.round_num)
+      if saved.round_num <= done:
+        self._best = (saved.validation_accuracy, saved.round_num)
 
   @property
   def round_num(self) -> int:
@@ -155,13 +172,22 @@ class BestKeeper:
     if accuracy > best or (accuracy == best and round_num < when):
       self._best, self._models = (accuracy, round_num), models
 
-  def writer(self) -> Callable[[], None]:
-    """Returns what writes the models that are best by now, if that is not done."""
+  def with_state(self) -> contextlib.AbstractContextManager[None]:
+    """Returns within what the state of now is to be saved: by then its best models are, too."""
     (accuracy, round_num), models = self._best, self._models
     self._models = None
+    return self._saving(round_num, accuracy, models)
 
-    def write():
-      if models is not None:
-        save(self._run, model_files.BEST, round_num, accuracy, models, self._default)
+  @contextlib.contextmanager
+  def _saving(self, round_num, accuracy, models):
+    if models is not None:
+      save(self._run, model_files.NEXT_BEST, round_num, accuracy, models, self._default)
+    yield
+    if models is not None:
+      self._take_over()
 
-    return write
+  def _take_over(self):
+    os.replace(
+        model_files.weights(self._run, model_files.NEXT_BEST),
+        model_files.weights(self._run, model_files.BEST),
+    )

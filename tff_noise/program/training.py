@@ -8,6 +8,7 @@ rounds since its last checkpoint and arrives at the same numbers.
 
 import asyncio
 import concurrent.futures
+import contextlib
 import gc
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -164,7 +165,7 @@ async def run(
     ledger: ledger_lib.Ledger,
     initial_weights: Any = None,
     on_evaluated: Callable[..., None] = lambda *_: None,
-    before_saving: Callable[[], Callable[[], None]] = lambda: lambda: None,
+    with_state: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     is_over: Callable[[int], bool] = lambda _: False,
 ) -> ProgramState:
   """Runs every round that is left, and returns the final state.
@@ -187,8 +188,8 @@ async def run(
     initial_weights: What a new run starts from in place of the algorithm's own initial weights.
     on_evaluated: Called with the round, its values such as 'test_accuracy' and the algorithm's own,
       and the models that have them, before the round's row is written.
-    before_saving: Called after each round whose state is saved; what it returns, in another thread
-      right before that.
+    with_state: Called after each round whose state is saved; within what it returns that is done,
+      in another thread.
     is_over: Whether the run ends after a round, before its last one; asked after `on_evaluated`,
       and of the round that is continued from.
   """
@@ -201,15 +202,15 @@ async def run(
     clients.resume(saved.own, saved.participations, saved.aggregators)
   total_rounds = algorithm.rounds
 
-  async def write(state, prepare, done, metrics, seconds):
+  async def write(state, saving, done, metrics, seconds):
     # Metrics first: a state that is saved has all its rows, and a row without its state is
     # replaced when the round is run again.
     for manager in metrics_managers:
       await manager.release(metrics, done)
     await timing_manager.release({'seconds': seconds}, done)
     if state is not None:
-      prepare()
-      await state_manager.save(state, done)
+      with saving:
+        await state_manager.save(state, done)
     on_round(RoundResult(done, metrics, seconds))
     # Weights hang in cycles of objects, which Python looks for every hundred rounds.
     gc.collect(generation=1)
@@ -247,8 +248,8 @@ async def run(
       # If it ends with an error there, this state is none that the ledger has and nobody else.
       await background.wait()
       saved = entered(now, ledger) if is_saved else None
-      prepare = None if saved is None else before_saving()
-      await background.start(write, saved, prepare, done, metrics, seconds)
+      saving = None if saved is None else with_state()
+      await background.start(write, saved, saving, done, metrics, seconds)
     await background.wait()
     return program_state(state, clients, ledger)
 

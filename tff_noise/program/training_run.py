@@ -107,7 +107,9 @@ def run(
         noise_secret.check(directory, noise)
         _check_rounding(config, directory)
         ledger_seal.check_code(directory, config.resume_other_code)
-        code_version.write(directory.path, config.metrics_hook)
+        code_version.write(
+            directory.path, config.metrics_hook, repeats=opening.repeats(config.runtime)
+        )
         _say_schedule(config, prepared.algorithm)
         _say_budget(config, prepared, scene)
         evaluations = evaluations_of(prepared.task.model, dataset, scene)
@@ -162,7 +164,7 @@ def _write_start(folder, *, config, scene, system_key, noise, made_from, class_n
           'flags': config.identity(),
           'execution': {
               **config.execution(), 'repeats': opening.repeats(config.runtime),
-              _THREADS: _threads(),
+              _THREADS: _threads(config),
           },
           'code': _first_code(config),
           'class_names': class_names,
@@ -194,15 +196,16 @@ def _versions():
   }
 
 
-def _threads():
-  """Of a client's operations at workers, which cut sums into as many parts."""
-  return os.environ.get(_THREADS, '1')
+def _threads(config):
+  """Of a client's operations, which cut sums into as many parts; '' for as many as cores."""
+  return os.environ.get(_THREADS, '1' if config.runtime == 'local' else '')
 
 
 def _repeats(config, directory):
   """Whether rounds come to the same bits again, here and where the run was begun."""
   begun = run_directory.read_json(directory.file('config.json')).get('execution', {})
-  return begun.get('repeats', True) and opening.repeats(config.runtime)
+  wherever = begun.get('repeats', True) and code_version.repeated(directory.path)
+  return wherever and opening.repeats(config.runtime)
 
 
 def _check_rounding(config, directory):
@@ -212,11 +215,10 @@ def _check_rounding(config, directory):
   """
   begun = run_directory.read_json(directory.file('config.json'))
   execution = begun.get('execution', {})
-  then = {
-      '--runtime': execution.get('runtime'), _THREADS: execution.get(_THREADS, '1'),
-      **begun.get('versions', {}),
-  }
-  now = {'--runtime': config.runtime, _THREADS: _threads(), **_versions()}
+  then = {'--runtime': execution.get('runtime'), **begun.get('versions', {})}
+  if _THREADS in execution:  # Runs of earlier versions do not say.
+    then[_THREADS] = execution[_THREADS]
+  now = {'--runtime': config.runtime, _THREADS: _threads(config), **_versions()}
   changed = [f'{name} {value}' for name, value in then.items() if now.get(name) != value]
   if config.client_dp_noise and changed:
     raise types.UsageError(
@@ -244,7 +246,9 @@ def _train(config, prepared, scene, evaluations, weights, directory, hook):
       ledger_seal.of_run(directory), code_version.digest(),
       repeats=_repeats(config, directory),
   )
-  best = trained_models.BestKeeper(directory, prepared.task.model)
+  state_manager = managers.build_state_manager(directory)
+  versions = asyncio.run(state_manager.get_versions()) or [0]
+  best = trained_models.BestKeeper(directory, prepared.task.model, versions[-1])
 
   def is_over(done):
     evaluated = training.evaluated_in_last_stage(algorithm, config.eval_every, done)
@@ -265,7 +269,7 @@ def _train(config, prepared, scene, evaluations, weights, directory, hook):
                 client_data.federation_datasets(federation), ledger,
             ),
             evaluations=evaluations,
-            state_manager=managers.build_state_manager(directory),
+            state_manager=state_manager,
             metrics_managers=managers.build_metrics_managers(
                 directory, list(algorithm.stages), hook
             ),
@@ -277,7 +281,7 @@ def _train(config, prepared, scene, evaluations, weights, directory, hook):
             ledger=ledger,
             initial_weights=weights,
             on_evaluated=best,
-            before_saving=best.writer,
+            with_state=best.with_state,
             is_over=is_over,
         )
     )
