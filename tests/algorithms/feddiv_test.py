@@ -340,6 +340,11 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     no_agreement = {feddiv.DEBIASED: [1 - z.argmax(axis=1).astype(np.int32)]}
     before, after, _, clients = self._after_a_round(federation, task, federation, **no_agreement)
     np.testing.assert_array_equal(after.weights.trainable[2], before.weights.trainable[2])
+    # Nor does it keep what passes without a loss did to its norms.
+    kept = clients.own['fedbn_norms'][0]
+    for kind in ('trainable', 'non_trainable'):
+      for mine, first in zip(kept[kind], own[kind], strict=True):
+        np.testing.assert_allclose(mine, first, atol=1e-6)
     w_k = _fit(_losses(z, y), before.received[feddiv.FILTER].astype(np.float64), 3)
     np.testing.assert_allclose(clients.own[feddiv.ADDED][0][:6], w_k.ravel(), atol=1e-4)
 

@@ -338,6 +338,16 @@ class RunTest(federated_test_case.FederatedTestCase):
     np.testing.assert_allclose(state.weights.trainable[0], expected.w, atol=1e-5)
     self.assertEqual(clients.traffic.rejected, 0)
 
+  def test_losses_that_are_reported_are_not_those_of_rescaled_gradients(self):
+    federation, found = _flipped(), []
+    for reading in ('divide', 'rescale'):
+      loss = types.CrossEntropy(temperature=10.0, temperature_reading=reading)
+      training = types.LocalTraining(1, 100, 1e-9, loss=loss)
+      task = _task(federation, training=training)
+      found.append(method_runs.run('fednoro', federation, task)[0].records['class_losses'])
+    np.testing.assert_allclose(*found, rtol=1e-4)
+    self.assertLess(np.nanmax(found[1]), 2)
+
   def test_losses_that_are_reported(self):
     federation = _flipped()
     task = _task(federation)

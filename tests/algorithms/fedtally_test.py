@@ -496,6 +496,23 @@ class RunTest(federated_test_case.FederatedTestCase):
     state, clients = method_runs.run('fedtally', federation, _task(federation, rounds=1))
     self.assertEqual(clients.traffic.rejected, 1)
     self.assertEqual(state.records[fedtally.SURE].sum(), 10)
+    self._assert_finite(state)
+
+  @parameterized.parameters(0.0, 0.5)
+  def test_a_client_whose_logits_overflow_is_judged_by_its_other_examples(self, held_out):
+    federation = _noisy((10, 10), (0.0, 0.0))
+    x = federation.clients[0].x.copy()
+    x[0] = 3e38
+    broken = (federation.clients[0]._replace(x=x), federation.clients[1])
+    state, _ = method_runs.run(
+        'fedtally', federation._replace(clients=broken), _task(federation, rounds=4),
+        warm_up_share=0.25, held_out=held_out,
+    )
+    self._assert_finite(state)
+
+  def _assert_finite(self, state):
+    for values in tf.nest.flatten([state.weights.trainable, dict(state.records)]):
+      self.assertTrue(np.all(np.isfinite(values)))
 
 
 class LossTest(parameterized.TestCase):

@@ -229,6 +229,21 @@ class SentTest(federated_test_case.FederatedTestCase):
     )
     np.testing.assert_allclose(same, weights, atol=1e-4)
 
+  def test_a_client_whose_predictions_are_no_numbers_has_no_part_in_anchors(self):
+    federation = toy.two_corners([5, 7, 4])
+    x = federation.clients[2].x.copy()
+    x[:] = np.inf
+    broken = (*federation.clients[:2], federation.clients[2]._replace(x=x))
+    task = method_runs.task(federation, rounds=2)
+    states = [
+        method_runs.run('lc', f, task, scope='pooled', estimator='anchor')[0].records
+        for f in (federation._replace(clients=broken), federation)
+    ]
+    for name, values in states[0].items():
+      self.assertTrue(np.all(np.isfinite(values)), name)
+      if values.shape == (2, 2):
+        self.assertGreater(np.abs(values - np.eye(2)).max(), 1e-3)
+
 
 class PrivateLabelsTest(federated_test_case.FederatedTestCase):
 

@@ -442,6 +442,19 @@ class TransitionTest(parameterized.TestCase):
     )
     self.assertTrue(np.isfinite(value) and np.isfinite(slope).all())
 
+  def test_the_floor_of_the_contrastive_term_is_a_probability_under_every_temperature(self):
+    logits = tf.constant([[16.0, 0.0, 0.0]])
+    for reading, temperature in (('divide', 10.0), ('rescale', 10.0)):
+      form = types.CrossEntropy(temperature=temperature, temperature_reading=reading)
+      with tf.GradientTape() as tape:
+        tape.watch(logits)
+        value = losses.contrastive_cross_entropy(
+            logits, tf.constant([0]), tf.constant([1]), weight=1.0, floor=1e-8, form=form
+        )
+      # CE(y) - CE(y') = z_y' - z_y, over T, times T^2 where gradients are rescaled.
+      scale = temperature if reading == 'rescale' else 1 / temperature
+      np.testing.assert_allclose(tape.gradient(value, logits), [[-scale, scale, 0]], atol=1e-4)
+
 
 if __name__ == '__main__':
   absltest.main()

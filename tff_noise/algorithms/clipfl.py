@@ -11,6 +11,9 @@ The paper compares accuracies on a clean set at the server. Without one, `select
 how far the models of a round agree on images without labels, `selector=lid` takes FedCorr's LID.
 The server sees the models of single clients in the first phase whichever it is.
 
+Without --stages two thirds of --rounds are of the first phase and a third of the last; one that is
+named there leaves the other as it is, so that the run has another number of rounds.
+
 A pruned client drops what it keeps for the optimizer. Where the server has the mean of that over
 the clients, it asks those that go on for theirs (one sum); its state otherwise survives the change
 of phase.
@@ -125,6 +128,14 @@ def _check(task, params):
         f'--param=keep={params.keep} keeps all of --clients_per_round={task.clients_per_round}: no '
         'client would ever score, and lots would say who is pruned; keep fewer, or give '
         '--param=prune=0'
+    )
+  rounds = range(1, _stage_lengths(task, params)['identify'] + 1)
+  there = max((min(task.clients_per_round, len(task.present(r))) for r in rounds), default=0)
+  if params.prune > 0 and rounds and params.keep >= there:
+    raise types.UsageError(
+        f'--param=keep={params.keep} keeps all of the {there} clients that are there in a round of '
+        'the stage identify (--arrivals): no client would ever score, and lots would say who is '
+        'pruned; keep fewer, or give --param=prune=0'
     )
   if params.selector == 'validation' and task.validation is None:
     raise types.UsageError(

@@ -286,7 +286,11 @@ def client(
 
   def columns(client):
     labels, received = client.labels, client.received
-    logits = _teacher(client, p)
+    # As the loss has them: softmax(f / T) is what is fitted to labels.
+    logits = _teacher(client, p) / form.temperature
+    # Of an example that overflows nothing is known, and its client's others count.
+    known = tf.reduce_all(tf.math.is_finite(logits), axis=1, keepdims=True)
+    logits = tf.where(known, logits, tf.zeros_like(logits))
     sure = tf.nn.softmax(logits)
     r = tf.nn.softmax(received[SHARPNESS] * logits)
     rates = 1 - (1 - RATES) * form.keep_probability

@@ -369,6 +369,22 @@ def _received_forward(network):
   return lambda x: keras_model.outputs_of(network(x, training=False))
 
 
+def _number(values):
+  """0 for what is none: a nan of one client would be the mean of all."""
+  values = tf.convert_to_tensor(values)
+  if not values.dtype.is_floating:
+    return values
+  return tf.where(tf.math.is_nan(values), tf.zeros_like(values), values)
+
+
+def _moved(result, update):
+  """The weights that another update than that of training comes to."""
+  return tf.nest.map_structure(
+      lambda weights, trained, sent: weights + (trained - sent),
+      result.weights, result.update, update,
+  )
+
+
 def _finish(work, client, trained):
   """Packs a client's result; one that is not finite is replaced by nothing."""
   trains = work.training is not None
@@ -408,11 +424,12 @@ def _finish(work, client, trained):
       if trains and program is work.programs[0]:
         # What an optimizer makes of it is for its own server.
         _require_like('trains a model and sends another update', result.update, sent.update)
+        result = result._replace(weights=_moved(result, sent.update))
       result = result._replace(update=sent.update)
     if sent.weight is not None:
-      weight = tf.clip_by_value(tf.cast(sent.weight, tf.float32), 0.0, num_examples)
+      weight = tf.clip_by_value(_number(tf.cast(sent.weight, tf.float32)), 0.0, num_examples)
     own.update(sent.own)
-    sums.update({s.name: keep(sent.sums[s.name]) for s in program.sums})
+    sums.update({s.name: keep(_number(sent.sums[s.name])) for s in program.sums})
     reports.update(bounds.cut(program.reports, sent.reports))
   own = program_lib.in_order(own)
   declared = (*(TRAINING_SUMS if trains else ()), *(s for p in work.programs for s in p.sums))

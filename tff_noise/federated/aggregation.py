@@ -82,8 +82,9 @@ def secure_weighted_mean(*, update_bound: float, max_examples: int) -> Aggregati
 
   Args:
     update_bound: Each entry of an update, times its client's weight, is clipped to +- this times
-      `max_examples`: those of smaller clients may be larger. Fixed and public, so that no bound has
-      to be estimated from clients.
+      `max_examples`: those of smaller clients may be larger. Moving statistics of batch norm are
+      entries, too, which follow features of a large scale by no more than this a round. Fixed and
+      public, so that no bound has to be estimated from clients.
     max_examples: The largest number of examples of a client, public.
 
   Returns:

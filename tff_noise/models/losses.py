@@ -238,7 +238,8 @@ def contrastive_cross_entropy(
   """
   attraction = example_losses(logits, labels, form)
   repulsion = example_losses(logits, contrast, form)
-  return tf.reduce_mean(attraction - weight * tf.minimum(repulsion, -math.log(floor)))
+  largest = -math.log(floor) * _gradient_scale(form)
+  return tf.reduce_mean(attraction - weight * tf.minimum(repulsion, largest))
 
 
 def expected_contrastive_cross_entropy(
@@ -256,5 +257,6 @@ def expected_contrastive_cross_entropy(
   """
   losses = _class_losses(logits, form)
   attraction = tf.gather(losses, labels, axis=1, batch_dims=1)
-  repulsion = tf.linalg.matvec(tf.minimum(losses, -math.log(floor)), prior)
+  largest = -math.log(floor) * _gradient_scale(form)
+  repulsion = tf.linalg.matvec(tf.minimum(losses, largest), prior)
   return tf.reduce_mean(attraction - weight * repulsion)
