@@ -21,7 +21,7 @@ clients, and nothing else, are post (G numbers),
 how certain `softmax(f(x_i; w))` is, beside how often its first class is the label (2 x 100). The
 server adds them up, each round counting 0.9 times the one after it: R are W's rows, shrunk by 5
 examples to no preference. In the first rounds (`warm_up_share`), until the model knows something,
-`q_i = onehot(y_i)`.
+`q_i = onehot(y_i)`. With --temperature f is f / T in r and H, as in the loss.
 
 It is one step a round of EM for the model of Dawid and Skene (1979; with a learner in place of
 votes: Raykar et al., JMLR 2010) in which clients are annotators, with one rate each and a shared
