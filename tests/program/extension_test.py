@@ -102,7 +102,7 @@ class ExtensionTest(parameterized.TestCase):
       self.assertEqual(ledger.codes(lines, seal), {code_version.digest(), 'other'}, name)
       # Labels were flipped by both, and nobody knows whether with the same coins.
       privacy = run_directory.read_json(directory.file('privacy.json'))
-      labels = [r['epsilon'] for r in privacy['releases'] if r['name'] == 'label_histogram']
+      labels = [r['epsilon'] for r in privacy['releases'] if r['name'] == 'label histogram']
       self.assertEqual(labels, ['inf'], name)
 
   def _named_by_flags(self):
