@@ -1,5 +1,6 @@
 """Tests that pages say what the files say."""
 
+import glob
 import os
 import re
 
@@ -36,15 +37,16 @@ class PagesTest(parameterized.TestCase):
     self.assertEqual(text.count('<!-- end -->'), begun)
     self.assertEqual(pages.rendered(text), text)
 
-  @parameterized.parameters('', '_digits', '_images', '_papers', '_protocol')
-  def test_links_between_the_parts_lead_to_headings(self, part):
-    name = f'evidence{part}.md'
-    found = re.findall(r'\]\(((?:evidence\w*|comparisons)\.md)?(#[\w-]+)?\)', _text(f'docs/{name}'))
-    self.assertNotEmpty(found)
-    for page, anchor in found:
-      headings = re.findall(r'^#+ (.+)$', _text(f'docs/{page or name}'), re.MULTILINE)
-      if anchor:
-        self.assertIn(anchor[1:], [_anchor(heading) for heading in headings])
+  def test_links_lead_to_files_and_headings(self):
+    names = ['README.md', 'CONTRIBUTING.md', 'benchmarks/NOTES.md', *glob.glob('docs/*.md')]
+    self.assertGreater(len(names), 12)
+    for name in names:
+      for path, anchor in re.findall(r'\]\((?!http)([^)#\s]*)#?([^)\s]*)\)', _text(name)):
+        path = os.path.normpath(os.path.join(os.path.dirname(name), path)) if path else name
+        self.assertTrue(os.path.exists(path), f'{name}: {path}')
+        if anchor:
+          headings = re.findall(r'^#+ (.+)$', _text(path), re.MULTILINE)
+          self.assertIn(anchor, [_anchor(heading) for heading in headings], name)
 
   def test_pictures_are_beside_the_page(self):
     path = os.path.join(self.create_tempdir().full_path, 'page.md')
