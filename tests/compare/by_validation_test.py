@@ -60,6 +60,9 @@ class ByValidationTest(grid_case.GridCase):
     some = {k: v for k, v in _VALIDATION.items() if k != ('fedavg', 'noise_rate=0.4')}
     found = by_validation.methods_table(self.grid, self._results(some), _METRIC)
     self.assertEqual(found.rows[1], ('noise_rate=0.4', '–', '–', '–', '–'))
+    self.assertEqual(
+        found.notes[-1], 'Of too few runs that validate: noise_rate=0.4 without fedavg.'
+    )
     self.assertEqual(found.rows[2][0], 'of that setting')
 
   def test_means_are_of_settings_in_which_all_that_validate_do(self):

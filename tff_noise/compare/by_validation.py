@@ -81,6 +81,7 @@ def methods_table(
           'In each setting and seed by itself the method of the highest validation accuracy, mean '
           'of the last 10; of equals the first of the grid. It is fair where all validate on the '
           'same examples. The highest mean was picked on test labels, and so is flattered.',
+          *_left_out(of_settings, validating),
       ),
   )
 
@@ -102,6 +103,15 @@ def rounds_table(
       tuple((m, *(text(m, s) for s in grid.settings)) for m in grid.methods),
       ("Paired over seeds, with 95 % intervals of Student's t, each by itself.",),
   )
+
+
+def _left_out(of_settings, validating):
+  """Says which of the methods that validate are no candidates of a setting, if any."""
+  without = [
+      f'{setting} without {", ".join(sorted(validating - set(values)))}'
+      for setting, values in of_settings.items() if validating - set(values)
+  ]
+  return [f'Of too few runs that validate: {"; ".join(without)}.'] if without else []
 
 
 def _counted(names):
