@@ -140,14 +140,12 @@ def write_images(path: str, num_training: int) -> None:
 
 
 def _network(model):
-  # pylint: disable=g-import-not-at-top
   from tff_noise.models import architectures
   return architectures.MODELS[model]((32, 32, 3), 10, pixel_scale=1 / 255)
 
 
 def forward_operations(model: str) -> int:
   """Floating-point operations of one image's forward pass: convolutions and matrix products."""
-  # pylint: disable=g-import-not-at-top
   import tensorflow as tf
   network = _network(model)
   images = tf.TensorSpec((1, 32, 32, 3), tf.uint8)
@@ -159,7 +157,6 @@ def forward_operations(model: str) -> int:
 
 def machine_operations() -> float:
   """Operations a second of the best of some large products of float32 matrices."""
-  # pylint: disable=g-import-not-at-top
   import tensorflow as tf
   size = 2048
   matrix = tf.random.stateless_uniform((size, size), (0, 0))
@@ -173,7 +170,6 @@ def machine_operations() -> float:
 
 def loop_seconds(workload: Workload) -> list[float]:
   """The plain loop of `round_time` on this workload, once for each round but the first."""
-  # pylint: disable=g-import-not-at-top
   from benchmarks import round_time
   from benchmarks import workloads
   network = _network(workload.model)

@@ -48,7 +48,6 @@ class _Loop:
 def _serve(network, num_clients, size, batch_size, *cores):
   os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
   os.sched_setaffinity(0, map(int, cores))
-  # pylint: disable=g-import-not-at-top
   from benchmarks import round_time
   from benchmarks import workloads
   build = getattr(workloads, network)

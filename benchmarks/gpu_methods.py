@@ -36,7 +36,8 @@ def run_part(folder: str, part: int, parts: int) -> None:
   for name in list(catalog.ALGORITHMS)[part::parts]:
     try:
       leaves = _last_state(name)
-    except Exception:  # pylint: disable=broad-exception-caught
+    except Exception:
+      # The others are still to be shown.
       traceback.print_exc()
       continue
     np.savez(os.path.join(folder, f'{name}.npz'), *leaves)

@@ -12,8 +12,6 @@ import sys
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-# pylint: disable=wrong-import-position
-
 from benchmarks import contest
 from benchmarks import workloads
 from tff_noise import types

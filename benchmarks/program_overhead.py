@@ -18,7 +18,6 @@ import psutil
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-# pylint: disable=wrong-import-position
 from tff_noise import loading
 
 with loading.large_modules():

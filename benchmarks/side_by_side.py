@@ -19,7 +19,6 @@ import sys
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-# pylint: disable=wrong-import-position
 import numpy as np
 import tensorflow as tf
 

@@ -12,7 +12,6 @@ import sys
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-# pylint: disable=wrong-import-position
 from tff_noise.audit import canaries
 from tff_noise.audit import leak_plot
 from tff_noise.audit import update_leak

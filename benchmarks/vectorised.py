@@ -17,7 +17,6 @@ import numpy as np
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-# pylint: disable=wrong-import-position
 import tensorflow as tf
 
 _PIXELS, _UNITS, _CLASSES = 64, 128, 10

@@ -16,7 +16,6 @@ import numpy as np
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-# pylint: disable=wrong-import-position
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.data.experimental.ops import testing

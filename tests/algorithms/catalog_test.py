@@ -66,7 +66,7 @@ class OwnTest(parameterized.TestCase):
   def test_wrong(self, name, message):
     place = f'{__name__}:{name}'
     with self.assertRaisesRegex(types.UsageError, f'^--method={place}:? {message}'):
-      catalog.ALGORITHMS[place]  # pylint: disable=pointless-statement
+      catalog.ALGORITHMS[place]
 
   @parameterized.parameters(
       (f'{__name__}:nothing', r'cannot be imported \(AttributeError'),
@@ -91,7 +91,7 @@ class OwnTest(parameterized.TestCase):
         types.UsageError,
         f'^--method=raises_here:X cannot be imported: {path.full_path}, line 5, raises KeyError: 1$'
     ):
-      catalog.ALGORITHMS['raises_here:X']  # pylint: disable=pointless-statement
+      catalog.ALGORITHMS['raises_here:X']
 
 
 if __name__ == '__main__':

@@ -173,7 +173,7 @@ def _contributions(updates, weights, noisy):
   """Updates of a tensor of two numbers and one of one."""
   updates = tf.constant(updates, tf.float32)
   return optimizer.Contributions(
-      updates, tf.constant(weights, tf.float32), {'noisy': tf.constant(noisy)},
+      tf.constant(weights, tf.float32), {'noisy': tf.constant(noisy)},
       lambda i: [updates[i, :2], updates[i, 2:]],
   )
 

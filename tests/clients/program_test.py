@@ -647,49 +647,6 @@ class SeveralNetworksTest(federated_test_case.FederatedTestCase):
     np.testing.assert_allclose(output.update.trainable[1], 2 * x.T @ x @ kernels[0])
 
 
-class VariablesTest(federated_test_case.FederatedTestCase):
-
-  def test_are_trained_beside_the_network(self):
-    model = keras_model.with_variables(
-        toy.linear_model(), {'shift': np.array([1, 2]), 'scale': np.float32(3)}
-    )
-    seen = []
-
-    def loss(s):
-      seen.append(set(s.variables))
-      # Gradients: of scale 2, of shift (1, 5), of the kernel x of the first logit.
-      return (
-          2 * s.variables['scale'] + s.variables['shift'][0] + 5 * s.variables['shift'][1]
-          + s.logits[0, 0]
-      )
-
-    output = one_client.run(
-        toy.client(0, [[1, 0]] * 2, [0] * 2), model=model,
-        weights=(np.zeros((2, 2)), np.array([1, 2]), 3),
-        training={'epochs': 1, 'batch_size': 1, 'learning_rate': 1.0}, loss=loss,
-        own={'end': [np.zeros((2, 2), np.float32), np.zeros(2, np.float32), np.float32(0)]},
-        final=lambda r: program.Sent(own={'end': list(r.weights.trainable)}),
-    )
-    self.assertEqual(seen[0], {'shift', 'scale'})
-    for found, expected in zip(
-        output.update.trainable, ([[2, 0], [0, 0]], [2, 10], 4), strict=True
-    ):
-      np.testing.assert_allclose(found, expected)
-    for found, expected in zip(
-        output.local.own['end'], ([[-2, 0], [0, 0]], [-1, -8], -1), strict=True
-    ):
-      np.testing.assert_allclose(found, expected)
-
-  def test_that_the_loss_does_not_use_stay(self):
-    model = keras_model.with_variables(toy.linear_model(), {'shift': np.array([1, 2])})
-    plain = one_client.run(toy.client(0, *one_client.EXAMPLES))
-    beside = one_client.run(
-        toy.client(0, *one_client.EXAMPLES), model=model, weights=(np.zeros((2, 2)), [1, 2])
-    )
-    np.testing.assert_array_equal(beside.update.trainable[0], plain.update.trainable[0])
-    np.testing.assert_array_equal(beside.update.trainable[1], [0, 0])
-
-
 _OWN = {
     'vectors': program.PerExample(np.array([1, 2], np.float32)),
     'labels': program.GivenLabels(),

@@ -184,64 +184,6 @@ class SeveralNetworksTest(federated_test_case.FederatedTestCase):
     self.assertEqual(keras_model.networks_of(toy.linear_model(), network), [network])
 
 
-class VariablesTest(federated_test_case.FederatedTestCase):
-
-  def setUp(self):
-    super().setUp()
-    self.one = keras_model.from_keras(architectures.mlp((8, 8, 1), 10, norm='batch'))
-    self.values = {
-        'scale': np.float32(3), 'matrix': np.array([[1, 2, 3], [4, 5, 6]], np.float32)
-    }
-    self.model = keras_model.with_variables(self.one, self.values)
-
-  def _initial(self, model):
-    weights = keras_model.build_initial_weights(model, 3)()
-    return [np.asarray(v) for v in weights.trainable], weights.non_trainable
-
-  def test_are_weights_like_all_others(self):
-    of_one = list(self.one.weights_type.trainable)
-    found = list(self.model.weights_type.trainable)
-    self.assertCountEqual(map(str, found), [*map(str, of_one), 'float32', 'float32[2,3]'])
-    self.assertEqual(self.model.weights_type.non_trainable, self.one.weights_type.non_trainable)
-    for name in ('num_classes', 'data_type', 'input_shape', 'combination'):
-      self.assertEqual(getattr(self.model, name), getattr(self.one, name))
-
-  def test_start_at_their_values_and_the_network_as_it_would_alone(self):
-    trainable, statistics = self._initial(self.model)
-    expected, expected_statistics = self._initial(self.one)
-    of_network = [v for v in trainable if v.shape not in ((), (2, 3))]
-    for a, b in ((of_network, expected), (statistics, expected_statistics)):
-      for found, value in zip(a, b, strict=True):
-        np.testing.assert_array_equal(found, value)
-    self.assertEqual([float(v) for v in trainable if v.shape == ()], [3])
-    (matrix,) = (v for v in trainable if v.shape == (2, 3))
-    np.testing.assert_array_equal(matrix, self.values['matrix'])
-
-  def test_are_found_by_name_in_whatever_is_built_of_the_model(self):
-    network = keras_model.build_seeded(self.model, 0)
-    found = keras_model.variables_of(network)
-    self.assertEqual(found.keys(), self.values.keys())
-    for name, value in self.values.items():
-      np.testing.assert_array_equal(found[name], value)
-    zeros = keras_model.build_zeros(self.model)
-    keras_model.assign(zeros, keras_model.read(network))
-    np.testing.assert_array_equal(
-        keras_model.variables_of(zeros)['matrix'], self.values['matrix']
-    )
-    self.assertEmpty(keras_model.variables_of(keras_model.build_zeros(self.one)))
-
-  def test_change_nothing_of_what_the_network_gives(self):
-    x = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1)).astype(np.uint8)
-    alone, beside = (keras_model.build_seeded(m, 0) for m in (self.one, self.model))
-    for a, b in zip(alone(x), beside(x), strict=True):
-      np.testing.assert_array_equal(a, b)
-
-  def test_beside_a_network_of_image_files(self):
-    files = toy.image_model(image_files=True)
-    model = keras_model.with_variables(files, {'scale': np.float32(1)})
-    self.assertEqual(model.data_type, files.data_type)
-
-
 class ProbeTest(federated_test_case.FederatedTestCase):
 
   def setUp(self):

@@ -96,16 +96,6 @@ class PortableTest(federated_test_case.FederatedTestCase):
         found, _expected(model, trained, _pixels()), rtol=1e-4, atol=1e-6
     )
 
-  def test_what_lies_beside_a_network_is_left_out(self):
-    one = keras_model.from_keras(architectures.mlp((8, 8, 1), 4))
-    model = keras_model.with_variables(one, {'correction': np.ones((4, 4))})
-    trained = _trained(model)
-    built = portable.build(trained)
-    np.testing.assert_allclose(
-        built(_pixels()), _expected(model, trained, _pixels()), rtol=1e-4, atol=1e-6
-    )
-    self.assertLen(built.weights, len(trained.trainable) - 1)
-
   def test_a_linear_head_beside_a_network_is_left_out(self):
     one = keras_model.from_keras(architectures.mlp((8, 8, 1), 4))
     model = keras_model.with_probe(one)

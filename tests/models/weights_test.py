@@ -94,18 +94,6 @@ class LoadTest(federated_test_case.FederatedTestCase):
     # The head: without its own the second network would be the first.
     self.assertEqual(np.array_equal(second[-2], expected[-2]), equal)
 
-  @parameterized.parameters(*((save, False) for save in _FORMATS), ('h5', True))
-  def test_variables_beside_a_network_stay_if_the_file_has_none(self, save, saved):
-    model = keras_model.with_variables(_model(), {'shift': np.array([7, 8], np.float32)})
-    network = _filled(keras_model.build_seeded(model, 0) if saved else _network())
-    found = weights.load(model, _FORMATS[save](network, self._path), _SEED)
-    num_layers = sum(1 for x in network.layers if x.weights)
-    self.assertEqual(found.num_layers, num_layers)
-    shift = [v for v in found.weights.trainable if v.shape == (2,)]
-    expected = keras_model.variables_of(network)['shift'].numpy() if saved else [7, 8]
-    np.testing.assert_array_equal(shift, [expected])
-    np.testing.assert_array_equal(found.weights.trainable[0], network.trainable_variables[0])
-
   @parameterized.parameters(*_FORMATS)
   def test_a_linear_head_beside_a_network_stays_if_the_file_has_none(self, save):
     network = _filled(_network())

@@ -160,7 +160,7 @@ class LifeTest(absltest.TestCase):
       self.assertEqual(tff.tensorflow.computation(lambda: tf.constant(7))(), 7)
       found = [
           frame.f_code.co_name
-          for frame in sys._current_frames().values()  # pylint: disable=protected-access
+          for frame in sys._current_frames().values()
           if os.path.basename(os.path.dirname(frame.f_code.co_filename)) == 'grpc'
       ]
     self.assertEmpty(found)

@@ -37,7 +37,6 @@ _PARTICIPATIONS = 'clients.csv: clients took part as often as the configuration 
 _ANEW = 'ledger: rounds that were done anew follow from a saved state, and had no noise'
 _CHECKPOINTS = 'state: checkpoints are those of the ledger, with their participations'
 _CODE = 'ledger: one code made the run, and it is this one'
-TESTS = (_ENTRIES, _ROWS, _PARTICIPATIONS, _CHECKPOINTS, _CODE)
 
 
 class Exchange(NamedTuple):

@@ -128,7 +128,7 @@ def _ordered(name, values) -> Iterator[Feature]:
     yield Feature(f'{name}: part {{}} of {2**halving} in order', (ranks * 2**halving).astype(int))
 
 
-def _coarse(table: _Table, num_classes: int) -> list[Feature]:
+def _coarse(table: _Table) -> list[Feature]:
   """Returns features of few cells, which are looked at in pairs too."""
   def magnitude(values):
     return np.floor(np.log2(values.astype(np.float64) + 1)).astype(int)
@@ -300,7 +300,7 @@ def scan(
   fewer = table.sample(draw, _REMAINDER_REPORTS * trials)
   probabilities = np.full(num_classes, mechanism.other_probability)
   probabilities[0] = mechanism.keep_probability
-  coarse = _coarse(table, num_classes)
+  coarse = _coarse(table)
   groups = (
       (_crossed([*coarse, *_features(draw, table)], table.labels, num_classes), table.shifts),
       (_pairs(coarse), table.shifts),

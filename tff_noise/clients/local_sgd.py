@@ -287,8 +287,8 @@ def _train(work, client):
         now = program_lib.Step(
             client=client, logits=logits, features=features, labels=labels, positions=batch,
             columns=of_batch, number=steps, epoch=number, epoch_step=epoch_step, seed=step_seed,
-            carry=carries[0], variables=keras_model.variables_of(network),
-            images=x, view=lambda seed: work.load(batch, seeds.fold(seed, seeds.VIEW)),
+            carry=carries[0], images=x,
+            view=lambda seed: work.load(batch, seeds.fold(seed, seeds.VIEW)),
             load=work.load,
             forward=lambda x: keras_model.outputs_of(network(x, training=True)),
             networks=single_networks,

@@ -1,5 +1,7 @@
 """Outputs of a Keras model for all examples of a client, in batches."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from tff_noise.clients import loops
@@ -9,7 +11,13 @@ from tff_noise.models import images
 _BATCH_SIZE = 64
 
 
-def outputs(network, input_shape, x, seed=None, used=None) -> list[tf.Tensor]:
+def outputs(
+    network: tf.keras.Model,
+    input_shape: tuple[int, ...],
+    x: tf.Tensor,
+    seed: tf.Tensor | None,
+    used: Sequence[int],
+) -> list[tf.Tensor]:
   """Returns float32 `[n, d]` of each output of a network on all examples, computed in batches.
 
   Args:
@@ -17,9 +25,8 @@ def outputs(network, input_shape, x, seed=None, used=None) -> list[tf.Tensor]:
     input_shape: Of one example.
     x: `[n, ...]`, pixels or paths.
     seed: int32 `[2]`; images are shifted and mirrored at random where it is given.
-    used: Which of the outputs; all if not given.
+    used: Which of the outputs.
   """
-  used = range(len(network.outputs)) if used is None else used
   num_examples = tf.shape(x)[0]
   # At least one, which may be empty: no batch at all has no shape.
   num_batches = tf.maximum(1, (num_examples + _BATCH_SIZE - 1) // _BATCH_SIZE)
@@ -43,6 +50,6 @@ def outputs(network, input_shape, x, seed=None, used=None) -> list[tf.Tensor]:
   return [part.concat() for part in loops.repeat(num_batches, predict_batch, parts)]
 
 
-def predict(network, input_shape, x, seed=None) -> tf.Tensor:
+def predict(network: tf.keras.Model, input_shape: tuple[int, ...], x: tf.Tensor) -> tf.Tensor:
   """Returns float32 `[n, K]`, the logits of all examples; arguments are those of `outputs`."""
-  return outputs(network, input_shape, x, seed, used=(0,))[0]
+  return outputs(network, input_shape, x, seed=None, used=(0,))[0]

@@ -167,10 +167,9 @@ class Client(NamedTuple):
       augmented: bool = False,
       positions: tf.Tensor | None = None,
       weights: _Weights | None = None,
-      images: tf.Tensor | None = None,
   ) -> tuple[Any, Any]:
     """Returns `predict`, and beside it float32 `[n_c, d]`, the features."""
-    return self.outputs(augmented, positions, weights, images, True)
+    return self.outputs(augmented, positions, weights, None, True)
 
 
 class Columns(NamedTuple):
@@ -235,7 +234,6 @@ class Step(NamedTuple):
     epoch_step: int32, 0 in an epoch's first.
     seed: int32 `[2]`, differs for each round, client and step: fold `seeds.OWN` or more into it.
     carry: What the program carries through its steps.
-    variables: By name, what `keras_model.with_variables` put beside the network.
     images: `[b, ...]`, what the network saw.
     view: From int32 `[2]`, a seed, to the batch's images, augmented anew; as they are, if training
       does not augment.
@@ -262,7 +260,6 @@ class Step(NamedTuple):
   epoch_step: tf.Tensor
   seed: tf.Tensor
   carry: Any
-  variables: Mapping[str, tf.Tensor]
   images: tf.Tensor
   view: Callable[[tf.Tensor], tf.Tensor]
   load: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]

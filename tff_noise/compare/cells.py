@@ -39,7 +39,7 @@ def main(cores: Sequence[int]) -> None:
 def _run(arguments, code):
   try:
     return command_line.run('train', lambda: _train(arguments, code))
-  except Exception:  # pylint: disable=broad-except
+  except Exception:
     # What nobody foresaw ends this run alone; who asked for it takes another process then.
     traceback.print_exc()
     return 1

@@ -93,14 +93,12 @@ class Contributions(NamedTuple):
   """What a server that sees single updates may weigh them by; clients in ascending order of ids.
 
   Attributes:
-    updates: float32 `[k, P]`.
     weights: float32 `[k]`, n_c; 0 of those that are not used.
     reports: `[k]` by name, what the clients reported, see `ClientProgram.reports`.
     tensors: From a client's place to the tensors in which its local model differs from those of the
       others: its update, or its model, where what it sends is not how far it went.
   """
 
-  updates: tf.Tensor
   weights: tf.Tensor
   reports: Mapping[str, tf.Tensor]
   tensors: Callable[[tf.Tensor], list[tf.Tensor]]

@@ -149,7 +149,7 @@ def decide(
   weights_of_rows = tf.where(used, rows[_WEIGHT], 0.0)
   if optimizer.weigh is not None:
     weights_of_rows = optimizer.weigh(
-        optimizer_lib.Contributions(rows[_UPDATE], weights_of_rows, reports, tensors)
+        optimizer_lib.Contributions(weights_of_rows, reports, tensors)
     )
   update = combine(rows[_UPDATE], weights_of_rows)
   shown = collections.OrderedDict(

@@ -4,9 +4,8 @@ TFF's `functional_model_from_keras` refuses batch norm and never updates non-tra
 the model is rebuilt from its Keras config inside each computation, its variables are assigned
 from the broadcast weights and updated in place, and *all* weights, moving statistics included,
 come back. Group norm and batch norm models take the same path, and so do several networks that are
-trained together (`several`) and variables beside the network (`with_variables`): they are one
-structure of weights, about which servers, optimizers, DP, secure sums and checkpoints need not
-know.
+trained together (`several`) and a second head (`with_probe`): they are one structure of weights,
+about which servers, optimizers, DP, secure sums and checkpoints need not know.
 
 A Keras model that was built before but never called is invalidated when another is built inside
 a TFF computation (Keras 2.14 forgets the graph it belongs to): keep the `KerasModel` instead.
@@ -26,8 +25,6 @@ from tff_noise.data import client_data
 # probabilities, or the softmax of the sum of their logits.
 COMBINATIONS = ('first', 'mean_probability', 'sum_logits')
 
-# The layer that holds what `with_variables` puts beside a network.
-VARIABLES = 'variables'
 # The head of `with_probe`.
 PROBE = 'probe'
 _NETWORK = 'network_'
@@ -101,7 +98,7 @@ def from_keras(
     raise ValueError(
         f'Expected logits [b, K] and features [b, d], found {logits.shape} and {features.shape}.'
     )
-  last = logits._keras_history.layer  # pylint: disable=protected-access
+  last = logits._keras_history.layer
   if getattr(last, 'activation', None) is tf.keras.activations.softmax or isinstance(
       last, tf.keras.layers.Softmax
   ):
@@ -133,7 +130,7 @@ def from_keras(
 
 def _require_determinism(model):
   """Keras draws by a state of the process: a round done again would not give the same."""
-  for layer in model._flatten_layers():  # pylint: disable=protected-access
+  for layer in model._flatten_layers():
     is_random = isinstance(layer, tf.keras.__internal__.layers.BaseRandomLayer)
     if is_random and getattr(layer, 'rate', getattr(layer, 'stddev', 1)):
       raise ValueError(
@@ -145,7 +142,7 @@ def _require_determinism(model):
 
 def _require_no_penalty(model):
   """Losses here are functions of logits: what layers add would be left out of them."""
-  for layer in model._flatten_layers():  # pylint: disable=protected-access
+  for layer in model._flatten_layers():
     kinds = [name for name, value in vars(layer).items() if name.endswith('regularizer') and value]
     if kinds:
       raise ValueError(
@@ -206,24 +203,6 @@ def networks_in(network: tf.keras.Model, count: int) -> list[tf.keras.Model]:
   return [network.get_layer(f'{_NETWORK}{i}') for i in range(count)] or [network]
 
 
-def with_variables(model: KerasModel, initial: Mapping[str, np.ndarray]) -> KerasModel:
-  """Returns the model with further trainable variables, which the network does not use.
-
-  They are trained, averaged and saved as all weights are; a loss finds them in `Step.variables`.
-
-  Args:
-    model: Of one network.
-    initial: float32 by name, what the variables are at first.
-  """
-  network = build_zeros(model)
-  values = {name: np.asarray(value, np.float32).tolist() for name, value in initial.items()}
-  logits, features = network.outputs
-  beside = tf.keras.Model(
-      network.inputs, [logits, Beside(values, name=VARIABLES)(features)]
-  )
-  return _extended(model, beside)
-
-
 def with_probe(model: KerasModel) -> KerasModel:
   """Returns the model with a second, linear head on its features, which does not train them.
 
@@ -266,35 +245,6 @@ def _with_layers_of(config, original):
           for layer in config['layers']
       ],
   }
-
-
-@tf.keras.saving.register_keras_serializable(package='tff_noise')
-class Beside(tf.keras.layers.Layer):
-  """Hands its input on, and has variables for the loss; see `with_variables`."""
-
-  def __init__(self, values, **kwargs):
-    super().__init__(**kwargs)
-    self._values = values
-    self.by_name = {
-        name: self.add_weight(
-            name=name, shape=np.shape(value), initializer=tf.constant_initializer(value)
-        )
-        for name, value in values.items()
-    }
-
-  def call(self, inputs):
-    return tf.identity(inputs)
-
-  def get_config(self):
-    return {**super().get_config(), 'values': self._values}
-
-
-def variables_of(network: tf.keras.Model) -> Mapping[str, tf.Variable]:
-  """Returns what `with_variables` put beside a network, by name."""
-  for layer in network.layers:
-    if isinstance(layer, Beside):
-      return layer.by_name
-  return {}
 
 
 def outputs_of(outputs: list[tf.Tensor]) -> tuple[Any, Any]:

@@ -76,8 +76,7 @@ def _plain(network, number):
   """The network from pixels to logits, with Keras's own layers."""
   clone = tf.keras.models.clone_model(network, clone_function=_plain_layer)
   for layer, original in zip(clone.layers, network.layers, strict=True):
-    if not isinstance(original, keras_model.Beside):
-      layer.set_weights(original.get_weights())
+    layer.set_weights(original.get_weights())
   return tf.keras.Model(clone.inputs, clone.outputs[0], name=f'network_{number}')
 
 
@@ -85,8 +84,6 @@ def _plain_layer(layer):
   config = layer.get_config()
   if isinstance(layer, group_norm.GroupNormalization):
     return tf.keras.layers.GroupNormalization.from_config(config)
-  if isinstance(layer, keras_model.Beside):
-    return tf.keras.layers.Activation('linear', name=layer.name)
   return type(layer).from_config(config)
 
 

@@ -97,8 +97,8 @@ def _check_fit(path, layers, found):
   for name in [*layers, *found]:
     ours = _shapes(layers[name].weights) if name in layers else None
     theirs = _shapes(found.get(name))
-    if name in (keras_model.VARIABLES, keras_model.PROBE) and theirs is None:
-      continue  # They stay as they are.
+    if name == keras_model.PROBE and theirs is None:
+      continue  # It stays as it is.
     if ours != theirs and not (name == _HEAD and _differs_in_classes_only(ours, theirs)):
       raise types.UsageError(
           f'weights file {path} does not fit the model: layer {name} {_describe(theirs)} in the '

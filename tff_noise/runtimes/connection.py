@@ -104,7 +104,7 @@ class Stub(tff.framework.RemoteExecutorGrpcStub):
   tell, which nothing here asks. It may say that the channel is closed, by a traceback on stderr.
   """
 
-  def __init__(self, channel: grpc.Channel):  # pylint: disable=super-init-not-called
+  def __init__(self, channel: grpc.Channel):
     self._channel = channel
     self._channel_status = False
     self._stub = executor_pb2_grpc.ExecutorGroupStub(channel)
@@ -140,7 +140,7 @@ def _log_no_spans():
   """
   tracing.set_tracing_providers([
       _NoLog() if isinstance(provider, tracing.LoggingTracingProvider) else provider
-      for provider in tracing._global_tracing_providers  # pylint: disable=protected-access
+      for provider in tracing._global_tracing_providers
   ])
 
 
@@ -168,7 +168,7 @@ class OnceContext(tff.framework.SyncContext):
         transform_args=tensorflow_computation.transform_args,
         transform_result=tensorflow_computation.transform_result,
     )
-    self._context._compiler_pipeline = _Compiled()  # pylint: disable=protected-access
+    self._context._compiler_pipeline = _Compiled()
     if not logging.level_debug():
       _log_no_spans()
     # Python waits for this thread before it ends. TFF's own runner leaves its thread in the middle
