@@ -249,10 +249,33 @@ class PlanTest(parameterized.TestCase):
     there.joins[2], there.leaves[1] = 4, 5
     plan = self._plan(_task([9] * 4, availability=there), 3)
     # The second iteration starts with round 4, when client 2 has just joined; client 1 leaves in
-    # its course, so the third is without it.
-    self.assertEqual([len(cohorts) for cohorts in plan], [3, 4, 3])
+    # its course, before its turn.
+    self.assertEqual([len(cohorts) for cohorts in plan], [3, 3, 3])
     members = [set(np.concatenate(cohorts)) for cohorts in plan]
-    self.assertEqual(members, [{0, 1, 3}, {0, 1, 2, 3}, {0, 2, 3}])
+    self.assertEqual(members, [{0, 1, 3}, {0, 2, 3}, {0, 2, 3}])
+
+  @parameterized.parameters(*range(8))
+  def test_nobody_has_a_turn_after_leaving(self, seed):
+    there = availability.always(6)
+    there.leaves[:3] = 2, 4, 9
+    task = _task([9] * 6, availability=there)._replace(seed=seed)
+    visits = fedcorr.plan_visits(task, _params(iterations=2, fraction=0.1))
+    for round_num, visit in enumerate(visits, 1):
+      self.assertContainsSubset(visit.cohort, task.present(round_num))
+      self.assertNotEmpty(visit.cohort)
+    self.assertEqual([v.iteration for v in visits if v.is_last], [0, 1])
+    self.assertEqual([v.iteration for v in visits], sorted(v.iteration for v in visits))
+
+  def test_who_left_before_being_asked_has_no_estimate(self):
+    records = {
+        'noise': np.array([0.3, 0, 0.2, 0]),
+        'noisy_by_iteration': np.array([[1, 0, 1, 0], [0, 0, 0, 0]], bool),
+    }
+    noisy = np.array([1, 1, 0, 0], bool)
+    np.testing.assert_array_equal(fedcorr.last_estimates(records, 1, noisy), [0.3, np.nan, 0, 0])
+    np.testing.assert_array_equal(
+        fedcorr.last_estimates(records, 0, noisy), [np.nan, np.nan, 0, 0]
+    )
 
   def test_fewer_are_there_than_a_round_takes(self):
     there = availability.always(4)

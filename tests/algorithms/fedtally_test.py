@@ -476,7 +476,8 @@ class RunTest(federated_test_case.FederatedTestCase):
     state, _ = method_runs.run('fedtally', federation, task, loss_q=0.7, least_q=0.01)
     noise = fedtally.anchor(state.records[fedtally.SURE], state.records[fedtally.AGREED], 0.2)
     rate = fedtally.mean_rate(state.records[fedtally.POSTERIORS])
-    expected = 1.5 * (noise - (1 - (1 - rate) * keep))
+    # Of two classes a wrong label is flipped back where it is not kept.
+    expected = 1.5 * (noise - (1 - (1 - rate) * keep - rate * (1 - keep)))
     self.assertAlmostEqual(
         float(state.received[fedtally.LOSS_Q]), np.clip(expected, 0.01, 0.7), places=5
     )
@@ -601,6 +602,8 @@ class DeclaredTest(federated_test_case.FederatedTestCase):
     for params in ({'learned_prior': True}, {'loss_q': 0.7, 'least_q': 0.4}):
       with self.assertRaisesRegex(types.UsageError, 'learned_prior, max_sharpness and least_q'):
         method_runs.build('fedtally', task, **params)
+    with self.assertRaisesRegex(types.UsageError, 'give --average_models=B'):
+      method_runs.build('fedtally', task, average=0.8)
     self.assertEmpty(fedtally.client(task, parameters.FedTallyParams(), 0, tallies=False).sums)
 
   def test_targets_are_kept_where_nothing_is_tallied(self):
@@ -631,11 +634,18 @@ class DeclaredTest(federated_test_case.FederatedTestCase):
         toy.client(0, x, y), weights=50 * np.eye(2), training=training._asdict(),
         received=client.receives, **client._asdict(),
     )
-    wrong = 1 - (1 - _RATES) * keep
+    wrong = 1 - (1 - _RATES) * keep - _RATES * (1 - keep)
     expected = fedtally.first_prior() * (1 - wrong) ** 6 * wrong**4
     expected /= expected.sum()
     np.testing.assert_allclose(output.sums[fedtally.POSTERIORS], expected, atol=1e-4)
     self.assertAlmostEqual(output.weight, 10 * (1 - expected @ _RATES), places=3)
+
+  def test_a_wrong_label_may_be_reported_right(self):
+    # a = .6, b = .2: of labels half of which are wrong .3 + .1 of the reports are right.
+    np.testing.assert_allclose(
+        fedtally.rates_of_reports(np.array([0, 0.5, 1]), 0.6, 3), [0.4, 0.6, 0.8]
+    )
+    np.testing.assert_allclose(fedtally.rates_of_reports(_RATES, 1.0, 3), _RATES, atol=1e-7)
 
   def test_warm_up_is_a_share_of_the_rounds(self):
     task = _task(_noisy(), rounds=40)

@@ -129,6 +129,20 @@ class PollTest(federated_test_case.FederatedTestCase):
     some = self._ask(federation, [5, 2], loss='all', batch_size=batch_size)
     np.testing.assert_allclose(some, np.array(expected)[[5, 2]], rtol=1e-5)
 
+  @parameterized.parameters('divide', 'rescale')
+  def test_the_loss_is_that_of_local_training(self, reading):
+    # Reports of labels kept with .75 in a model of two classes, of logits divided by 4.
+    form = types.CrossEntropy(0.0, 4.0, reading, keep_probability=0.75)
+    federation = _federation()
+    poc = _Algorithm(federation, training=types.LocalTraining(1, 3, 0.1, loss=form))
+    (poll,) = poc.sampler.computations
+    found = poc.clients()[0].run(poll, poc.start(_W), np.arange(6)).reports['loss']
+    expected = [
+        -np.log(0.25 + 0.5 * np.exp(-_sample_losses(_W / 4, examples))).mean()
+        for examples in federation.clients
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
   def test_a_head_that_only_judges_labels_is_not_asked(self):
     federation = _federation()
     task = _Algorithm(federation).task

@@ -71,10 +71,10 @@ def build(task: task_lib.Task, params: fedcorr_params.FedCorrParams) -> algorith
     split = noisy_clients.Split(np.zeros(task.num_clients, bool), 0.0)
     if separated:  # By a mixture of two Gaussians over the clients' LID scores.
       split = noisy_clients.split(scores, noisy_clients.mixture_seed(task.seed, iteration))
-    noise = np.where(split.noisy, state.records['noise'], 0.0)
-    noise[unjudged] = np.nan  # They have not come yet, or hold too few examples.
     correcting = np.intersect1d(np.flatnonzero(split.noisy), clients.present)
     output = clients.run(c.correct, state, correcting)  # Equations 6 and 7, at each noisy client.
+    noise = last_estimates(state.records, iteration, split.noisy)
+    noise[unjudged] = np.nan  # They have not come yet, or hold too few examples.
     if len(correcting):
       noise[correcting] = output.reports['noise']
     history = {
@@ -157,14 +157,18 @@ def plan_visits(task: task_lib.Task, params: fedcorr_params.FedCorrParams) -> li
   """Returns the rounds of pre-processing.
 
   In each iteration everybody who is there at its start takes part once, in a random order, a few at
-  a time.
+  a time, but for those who have left when it is their turn.
   """
   per_round, plan = max(1, round(params.fraction * task.num_clients)), []
   for iteration in range(task.stages.get('preprocess', params.iterations)):
-    order = task.present(len(plan) + 1)
+    begun, order = len(plan), task.present(len(plan) + 1)
     order = rng.generator(task.seed, 'fedcorr order', iteration).permutation(order)
-    cohorts = [np.sort(order[i : i + per_round]) for i in range(0, len(order), per_round)]
-    plan += [Visit(iteration, k, k is cohorts[-1]) for k in cohorts]
+    for i in range(0, len(order), per_round):
+      cohort = np.intersect1d(order[i : i + per_round], task.present(len(plan) + 1))
+      if len(cohort):
+        plan.append(Visit(iteration, cohort, False))
+    if len(plan) > begun:
+      plan[-1] = plan[-1]._replace(is_last=True)
   return plan
 
 
@@ -203,6 +207,18 @@ def evidence(
     return True, reliability
   agreement = noisy_clients.agreement(lid)
   return agreement.holds, agreement.reliability
+
+
+def last_estimates(
+    records: algorithm.Records, iteration: int, noisy: np.ndarray
+) -> np.ndarray:
+  """Returns float64 `[C]`, what is known of clients' noise before noisy ones estimate it anew.
+
+  0 of those who are not taken for noisy, bool `[C]`, now; nan of who never estimated any: some have
+  left by then.
+  """
+  asked = records['noisy_by_iteration'][:iteration].any(axis=0)
+  return np.where(noisy, np.where(asked, records['noise'], np.nan), 0.0)
 
 
 def clean_clients(
@@ -288,12 +304,14 @@ def _client_columns(records: algorithm.Records, params: Any) -> Mapping[str, np.
 
 def _summary(records):
   separated, separation, reliability = records['split'].tolist()
+  known = records['noise'][np.isfinite(records['noise'])]
   return {
       'fedcorr': {
           # How often the server judged the clients: 0 without pre-processing.
           'judgements': int(np.isfinite(records['lid']).any(axis=1).sum()),
           'noisy_clients': int(records['noisy'].sum()),
-          'mean_estimated_noise': float(np.nan_to_num(records['noise']).mean()),
+          # Over those who were judged.
+          'mean_estimated_noise': float(known.mean()) if len(known) else 0.0,
           'separated': bool(separated),
           'separation': separation,
           'reliability': None if np.isnan(reliability) else reliability,

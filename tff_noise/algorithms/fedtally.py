@@ -83,14 +83,16 @@ names were swapped; noise that all clients share in all images of a kind; a clie
 sums, which are bounded but not checked.
 
 With --training_labels=private all of this is computed from reports, and the known flips are part of
-every rate: `1 - (1 - eta_g) a` with a the probability of keeping a label. With client DP nothing
-but updates may leave a client: then nothing is tallied, R and a stay as they are at first, and
-weights are equal; what is protected is what FedAvg's noise protects, at ELR's cost where clients
-keep targets.
+every rate: `1 - (1 - eta_g) a - eta_g b`, with a the probability of keeping a label and b that of
+each other, by which a wrong one may become right again. pi is that of the reports until they are
+filtered: close to uniform, so that little is adjusted. With client DP nothing but updates may
+leave a client: then nothing is tallied, R and a stay as they are at first, and weights are equal;
+what is protected is what FedAvg's noise protects, at ELR's cost where clients keep targets.
+`average` is refused there: --average_models evaluates the same mean.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -163,6 +165,18 @@ def log_likelihoods(
   # L_i(eta) = (1 - eta) r_i(y_i) + eta sum_k R[y_i, k] r_i(k).
   mixed = (1 - rates) * of_label[:, tf.newaxis] + rates * of_others[:, tf.newaxis]
   return tf.math.log(mixed + 1e-8)
+
+
+def rates_of_reports(rates: Any, keep_probability: float, num_classes: int) -> Any:
+  """Returns how often reports are wrong whose labels are with these rates, of any shape.
+
+  Args:
+    rates: From 0 to 1.
+    keep_probability: a, of a label; each other is reported with `b = (1 - a) / (K - 1)`.
+    num_classes: K.
+  """
+  other = (1 - keep_probability) / (num_classes - 1)
+  return 1 - (1 - rates) * keep_probability - rates * other
 
 
 def _two_ways(r, labels, rows):
@@ -293,7 +307,7 @@ def client(
     logits = tf.where(known, logits, tf.zeros_like(logits))
     sure = tf.nn.softmax(logits)
     r = tf.nn.softmax(received[SHARPNESS] * logits)
-    rates = 1 - (1 - RATES) * form.keep_probability
+    rates = rates_of_reports(RATES, form.keep_probability, num_classes)
     found = log_likelihoods(r, labels, received[TABLE], rates)
     rate = tf.reduce_sum(posterior(found, received[PRIOR]) * rates)  # eta = sum_g post_g eta_g.
     if p.noise_by_class:
@@ -506,6 +520,11 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
         '--client_dp_noise: nothing but updates may leave a client, and learned_prior, '
         'max_sharpness and least_q of fedtally need sums: leave these parameters out'
     )
+  if not tallies and p.average:
+    raise types.UsageError(
+        '--client_dp_noise: --param=average=B of fedtally is for what is tallied, which nothing is '
+        'here: leave it out, or give --average_models=B, which evaluates the same mean'
+    )
   if p.loss_q:
     task = task.with_model(keras_model.with_probe(task.model))
   if p.average and task.optimizer is not None and task.optimizer.evaluated is not None:
@@ -536,7 +555,9 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
       state = state.send(**{PRIOR: next_prior(posteriors)})
     noise = anchor(sure, agreed, p.top_share)
     # Known flips are part of what predictions deny.
-    rate = 1 - (1 - mean_rate(posteriors)) * task.training.loss.keep_probability
+    rate = rates_of_reports(
+        mean_rate(posteriors), task.training.loss.keep_probability, task.num_classes
+    )
     if p.follows_anchor:
       loss_q = next_loss_q(noise, rate, p.least_q, p.loss_q)
       state = state.send(**{LOSS_Q: np.float32(loss_q)})

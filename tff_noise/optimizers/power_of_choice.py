@@ -3,12 +3,15 @@
 In each round d candidates are drawn with probabilities proportional to their examples, told the
 global model, and report their mean loss; the m with the largest losses train. Two variants save
 what that costs: cpow-d computes the loss on one batch, and rpow-d asks nobody, but takes the
-training loss that each reported when it last took part, and first those that never did.
+training loss that each reported when it last took part, and first those that never did. The
+paper's mean of their models counts clients alike, for sizes are in the draw already; here it
+counts examples, as all optimizers' do, so that sizes are in it twice.
 
 A client with wrong labels has a large loss: of noisy clients it chooses more, not fewer. The loss
 that candidates report is of the labels that they were given, also under methods that correct some
-(fedcorr, jointopt, fedelc): who had wrong ones goes on being chosen. rpow-d's is of what is trained
-on.
+(fedcorr, jointopt, fedelc): who had wrong ones goes on being chosen. It is the cross-entropy of
+local training, with its smoothing, temperature and known flips; rpow-d's is the method's own loss,
+of what is trained on.
 """
 
 import numpy as np
@@ -20,6 +23,7 @@ from tff_noise.clients import seeds
 from tff_noise.federated import computation
 from tff_noise.federated import optimizer
 from tff_noise.federated import task as task_lib
+from tff_noise.models import losses
 from tff_noise.optimizers import parameters
 from tff_noise.selection import policies
 from tff_noise.uplink import uplink
@@ -51,10 +55,10 @@ def build(
         task.seed, round_num, among, task.client_sizes, round(ratio * size)
     )
     if poll is None:
-      losses = state.records[_LAST_LOSS][candidates]
+      found = state.records[_LAST_LOSS][candidates]
     else:
-      losses = clients.run(poll, state, candidates).reports['loss']
-    return policies.largest(task.seed, round_num, candidates, losses, size)
+      found = clients.run(poll, state, candidates).reports['loss']
+    return policies.largest(task.seed, round_num, candidates, found, size)
 
   if poll is not None:
     return fed_avg._replace(sampler=optimizer.Sampler(choose, computations=(poll,)))
@@ -76,6 +80,7 @@ def build(
 
 def _poll(task, on_one_batch):
   """The computation that asks candidates for their loss."""
+  form = task.training.loss._replace(temperature_reading='divide')
 
   def final(result):
     client = result.client
@@ -88,10 +93,8 @@ def _poll(task, on_one_batch):
       labels = tf.gather(labels, batch)
     # Of several networks their mean; a head that only judges labels is no network.
     logits = tf.nest.flatten(client.predict(positions=batch))[: max(1, len(task.model.draws))]
-    losses = tf.add_n([
-        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=z) for z in logits
-    ])
-    return program.Sent(reports={'loss': tf.reduce_mean(losses) / len(logits)})
+    each = [losses.cross_entropy(z, labels, form) for z in logits]
+    return program.Sent(reports={'loss': tf.add_n(each) / len(logits)})
 
   report = uplink.UplinkReport('loss', np.float32, 0.0, _MAX_LOSS, _REASON)
   return computation.collect(

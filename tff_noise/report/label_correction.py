@@ -174,7 +174,8 @@ def _noise_picture(run, scene, clients, labels):
   shares, caption = [], ''
   if len(taken) > 1 and taken.any():
     first = _first_estimates(taken, _by_iteration(clients, 'estimated_noise_rate'))
-    ever = taken.any(axis=0) & np.isfinite(judgement.rate)
+    # Who has left by then estimated nothing.
+    ever = taken.any(axis=0) & np.isfinite(judgement.rate) & np.isfinite(first)
     error = np.abs(first - judgement.rate)[ever]
     title = f'First estimate\nmean error {error.mean():.2f}' if len(error) else 'First estimate\n'
     shares.append(correction_plots.Shares(title, first))
