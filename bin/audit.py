@@ -178,12 +178,14 @@ def _audit_method(title, config, delta, about):
   with loading.large_modules():
     from tff_noise.audit import computations
     from tff_noise.program import code_version
+    from tff_noise.program import summary
     from tff_noise.program import task
 
   prepared = task.prepare(config, dataset, drawn)
   about = {**about, 'code': code_version.digest()}
   cohorts = prepared.algorithm.smallest_cohorts(prepared.task)
-  return computations.audit(title, prepared.algorithm, drawn.num_clients, cohorts, delta, about)
+  units = summary.units(drawn)
+  return computations.audit(title, prepared.algorithm, units, cohorts, delta, about)
 
 
 def _audit_mechanism(values):

@@ -20,6 +20,7 @@ from tff_noise.privacy import protection
 from tff_noise.uplink import uplink
 
 _REPORTS = protection.LabelReports(4, '0.81', 100)
+_TWENTY = {protection.Unit.CLIENT: 20}
 _TYPE = tff.TensorType(np.int64, (4,))
 
 
@@ -97,7 +98,7 @@ class AuditTest(federated_test_case.FederatedTestCase):
 
   def test_a_method_and_what_a_run_of_it_costs(self):
     audit = computations.audit(
-        'Labels', _algorithm(_labels()[0]), 20, {'labels': 20}, 1e-5, {'method': 'x'}
+        'Labels', _algorithm(_labels()[0]), _TWENTY, {'labels': 20}, 1e-5, {'method': 'x'}
     )
     self.assertFalse(audit.failed)
     content = json.loads(audit.json())
@@ -106,7 +107,7 @@ class AuditTest(federated_test_case.FederatedTestCase):
     self.assertIn('label histogram', audit.text())
 
   def test_a_leaky_method_fails(self):
-    audit = computations.audit('Labels', _algorithm(_leaky), 20, {'labels': 20}, 1e-5, {})
+    audit = computations.audit('Labels', _algorithm(_leaky), _TWENTY, {'labels': 20}, 1e-5, {})
     self.assertTrue(audit.failed)
 
   def test_what_is_not_named_is_planned_for_every_round(self):

@@ -18,6 +18,7 @@ from tff_noise.audit import runs
 from tff_noise.privacy import accountant
 from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import ledger
+from tff_noise.privacy import rounding
 from tff_noise.program import data
 from tff_noise.program import flags
 from tff_noise.program import ledger_seal
@@ -152,7 +153,7 @@ class PoissonRunTest(parameterized.TestCase):
     not_passed = [f for f in audit.findings if f.verdict is not finding.Verdict.PASSED]
     self.assertEqual(not_passed, [])
     [budget] = [f for f in audit.findings if '--target_client_epsilon' in f.name]
-    self.assertEqual(budget.detail, f'epsilon {_cost(_ROUNDS):.4g} of 3.3')
+    self.assertEqual(budget.detail, f'epsilon {rounding.up(_cost(_ROUNDS))} of 3.3')
     [release] = audit.content['privacy']['releases']
     self.assertIn('adding or removing one client', release['accounting'])
 

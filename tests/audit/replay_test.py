@@ -17,6 +17,7 @@ from absl.testing import parameterized
 
 from tests import federated_test_case
 from tff_noise.algorithms import averaged_model
+from tff_noise.audit import drawn_scene
 from tff_noise.audit import finding
 from tff_noise.audit import first_round
 from tff_noise.audit import last_rounds
@@ -30,6 +31,7 @@ from tff_noise.federated import gaussian_sum
 from tff_noise.privacy import accountant
 from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import ledger
+from tff_noise.privacy import mechanism
 from tff_noise.program import data
 from tff_noise.program import flags
 from tff_noise.program import ledger_seal
@@ -340,6 +342,55 @@ class AttackTest(federated_test_case.FederatedTestCase):
     scene_lib.save(self.scene._replace(noisy_label=labels), self._file('scene.npz'))
     self._assert_found(self._audit(), 'ledger: every entry follows')
 
+  def test_labels_that_were_chosen_for_their_flips(self):
+    labels = self.scene.noisy_label.copy()
+    labels[:5] = (labels[:5] + 1) % 10
+    for change, what in (({'noisy_label': labels}, 'labels'), (
+        {'client_of': np.roll(self.scene.client_of, 1)}, "clients' examples"
+    )):
+      found = drawn_scene.check(self.config, self.dataset, self.scene._replace(**change), True)
+      self.assertEqual((found.verdict, found.detail), (_FAILED, f'{what} are others'))
+    found = drawn_scene.check(self.config, self.dataset, self.scene, True)
+    self.assertEqual(found.verdict, finding.Verdict.PASSED)
+    given = dataclasses.replace(self.config, scene='given.npz')
+    found = drawn_scene.check(given, self.dataset, self.scene, True)
+    self.assertEqual(found.verdict, finding.Verdict.NO_EVIDENCE)
+
+  def test_reports_that_are_the_labels_themselves(self):
+    config = _config('unused', training_labels='private', method='fedavg')
+    # Each example belongs to a client whose flip keeps its label, where there is one.
+    flips = mechanism.randomized_response(config.label_epsilon, 10)
+    ids = np.concatenate(scene_lib.examples_of(self.scene)).astype(np.int64)
+    labels, owners = self.scene.noisy_label[ids], self.scene.client_of.copy()
+    for i in range(self.scene.num_clients):
+      secret = mechanism.simulation_secret(config.seed, i)
+      [reports_] = mechanism.flip_all([(labels, ids, secret)], flips)
+      owners[ids[reports_ == labels]] = i
+    scene = self.scene._replace(client_of=owners)
+    prepared = task_lib.prepare(config, self.dataset, scene)
+    [found] = reports.findings(prepared, scene, config.seed, [])
+    self.assertEqual(found.verdict, _FAILED)
+    self.assertRegex(found.detail, 'are the labels themselves, of which 20.0% are expected')
+
+  def test_exchanges_that_only_what_clients_sent_decides(self):
+    asked = [
+        replay.Exchange(ledger.Entry(1, 'train', fields, clients, ''), decided, trains)
+        for fields, clients, decided, trains in (
+            ((0,), 6, True, False), ((1,), 3, False, False), ((2,), 3, False, True)
+        )
+    ]
+    done = replay.Replayed((replay.Round(tuple(asked), None, None),), 1)
+    entries = [e.entry for e in asked]
+    for there, expected in ((3, ('', 1, 0, 0)), (2, ('', 1, 1, 1)), (1, ('', 1, 2, 1))):
+      self.assertEqual(replay.differences(done, entries[:there], 1), expected)
+
+  def test_a_part_in_which_nobody_was_asked(self):
+    nobody = replay.Round((), None, None)
+    asked = replay.Exchange(ledger.Entry(1, 'train', (0,), 3, ''), True, True)
+    done = replay.Replayed((replay.Round((asked,), None, None), nobody), 2)
+    self.assertEqual(replay.differences(done, [], 2, first=2).different, '')
+    self.assertNotEmpty(replay.differences(done, [], 2).different)
+
   def test_participations_and_metrics_edited(self):
     rows = self._read('clients.csv').splitlines()
     column = rows[0].split(',').index('participations')
@@ -397,6 +448,8 @@ class AttackTest(federated_test_case.FederatedTestCase):
     root = self.create_tempdir().full_path
     config = _config(root, method='fedavg', noise_rate=0, **changes)
     directory = run_directory.locate(root, 'run')
+    scene = data.load_scene(config, self.dataset, None)
+    self.enter_context(mock.patch.object(self, 'scene', scene))
     for honest in (True, False):
       with contextlib.nullcontext() if honest else mock.patch.object(*patched):
         training_run.run(config, self.dataset, self.scene, directory)
@@ -441,6 +494,13 @@ class AttackTest(federated_test_case.FederatedTestCase):
     for last, verdict in ((diverged[-1], 'passed'), (states[-1], 'failed')):
       found = last_rounds.check(self.config, prepared, [diverged[0], last], True)
       self.assertEqual(found.verdict.value, verdict)
+    # One infinite number is as far from everything.
+    weights = [np.array(w) for w in states[-1].state.weights.trainable]
+    weights[-1][..., 0] = -np.inf
+    models = {'model': type(states[-1].state.weights)(weights, [])}
+    infinite = states[-1]._replace(state=states[-1].state._replace(models=models))
+    found = last_rounds.check(self.config, prepared, [states[0], infinite], True)
+    self.assertEqual(found.verdict.value, 'failed')
 
   def test_a_mean_of_models_hides_no_other_models(self):
     # It begins at 0, so that it seems to go far; a model that stays where it began does not.
@@ -561,7 +621,11 @@ class AttackTest(federated_test_case.FederatedTestCase):
           (best.validation_accuracy, final.validation_accuracy),
           (float(rows[3][column]), float(rows[5][column])),
       )
-      self.assertEqual(self._audit(**dataclasses.asdict(config)).status, 0)
+      others = [
+          f.name for f in self._audit(**dataclasses.asdict(config)).findings
+          if f.verdict is not finding.Verdict.PASSED
+      ]
+      self.assertEqual(others, ['scene: is the one that the flags draw'])
       rows[4][column] = '0.99'  # As if it had gone on being better.
       self._write_rows(header, *rows)
       self._assert_found(self._audit(**dataclasses.asdict(config)), 'metrics.csv: stages')

@@ -19,6 +19,7 @@ from tff_noise.privacy import accountant
 from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
+from tff_noise.privacy import rounding
 from tff_noise.program import ledger_seal
 from tff_noise.program import run_directory
 
@@ -88,8 +89,18 @@ class SeveralTest(parameterized.TestCase):
     for unit in protection.Unit:
       self.assertAlmostEqual(self._together(audit)[unit.value, (1, 2)], expected, places=5)
     text = ' '.join(audit.text().split())
-    self.assertIn(f'epsilon {expected:.4g} at delta 1e-05 for one client', text)
+    self.assertIn(f'epsilon {rounding.up(expected)} at delta 1e-05 for one client', text)
     self.assertIn('composed', text)
+
+  def test_says_what_is_not_in_the_accounts_and_where_delta_is_large(self):
+    path = self._write('a', _NOISE, weights='first.npz')
+    members = [several.read(path), several.read(self._write('b', _NOISE, seed=4))]
+    text = ' '.join(several.audit(members, 0.4).text().split())
+    self.assertIn("Run 1 is begun with a given model: what that knows of clients' data", text)
+    self.assertNotIn('Run 2 is', text)
+    self.assertIn('--weights=(a file)', text)
+    self.assertNotIn('first.npz', text)
+    self.assertEqual(text.count('WARNING: delta 0.4 is not below one over the number of client'), 1)
 
   def test_each_run_is_checked_and_one_that_fails_fails_all(self):
     paths = [self._write('a', _NOISE), self._write('b', _NOISE, seed=4)]

@@ -120,11 +120,15 @@ class NoiseSecretTest(absltest.TestCase):
     noise_secret.write(run.path, key)
     self.assertEqual(noise_secret.system_key(config, run), key)
 
-  def test_cohorts_follow_from_it_and_not_from_the_seed(self):
-    self.assertIsNone(noise_secret.of_cohorts(None))
-    secrets = [noise_secret.of_cohorts(key) for key in (bytes(32), bytes(32), b'1' * 32)]
+  def test_cohorts_follow_from_it_and_the_seed_and_not_from_that_alone(self):
+    self.assertIsNone(noise_secret.of_cohorts(None, 3))
+    secrets = [
+        noise_secret.of_cohorts(*drawn_by)
+        for drawn_by in ((bytes(32), 3), (bytes(32), 3), (b'1' * 32, 3), (bytes(32), 4))
+    ]
     self.assertEqual(secrets[0], secrets[1])
-    self.assertNotEqual(secrets[0], secrets[2])
+    # Of runs with one key, too: accounts of several runs tell shared cohorts by their seeds.
+    self.assertLen(set(secrets), 3)
     for secret in secrets:
       self.assertBetween(secret, 0, 2**63 - 1)
 

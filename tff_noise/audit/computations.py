@@ -59,7 +59,7 @@ def planned(algorithm: algorithm_lib.Algorithm, num_clients: int) -> list[ledger
 def audit(
     title: str,
     algorithm: algorithm_lib.Algorithm,
-    num_clients: int,
+    units: Mapping[protection.Unit, int],
     cohorts: Mapping[str, int],
     delta: float,
     about: Mapping[str, str],
@@ -69,14 +69,14 @@ def audit(
   Args:
     title: Of the audit.
     algorithm: The method.
-    num_clients: C.
+    units: How many there are of each, clients at least.
     cohorts: By name of a computation, over how few clients it may be.
     delta: Of Gaussian mechanisms and central bounds, in (0, 1).
     about: What was audited, by name.
   """
   declared = uplink.to_json(algorithm.fields)
   privacy = costs_lib.to_json(
-      planned(algorithm, num_clients), declared, delta, {protection.Unit.CLIENT: num_clients}
+      planned(algorithm, units[protection.Unit.CLIENT]), declared, delta, units
   )
   edges = {c.name: disclosure.client_to_server_edges(c.next) for c in algorithm.computations}
   return finding.Audit(

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib import figure as mfigure
 from matplotlib import ticker
 
+from tff_noise.privacy import rounding
 from tff_noise.report import figure_style as style
 
 # Below it nothing is drawn: a delta that is 0 is there, too.
@@ -53,7 +54,7 @@ def _panel(axes, curve):
   epsilon, delta = curve.total
   axes.plot(
       epsilon, max(delta, FLOOR), 'D', color=style.MIDDLE, markersize=6, clip_on=False,
-      label=f'total: epsilon {epsilon:.4g} at delta {delta:g}',
+      label=f'total: epsilon {rounding.up(epsilon)} at delta {delta:g}',
   )
   axes.set_yscale('log')
   axes.set_ylim(FLOOR, 1)

@@ -15,6 +15,7 @@ from tff_noise.privacy import composition
 from tff_noise.privacy import events
 from tff_noise.privacy import exposure as exposure_lib
 from tff_noise.privacy import protection
+from tff_noise.privacy import rounding
 from tff_noise.report import blocks
 from tff_noise.report import sections
 
@@ -64,7 +65,7 @@ def section(curves: Sequence[curve_plot.Curve]) -> sections.Built:
 def _at(curve, deltas):
   """Of the points of a curve, the first at which delta is small enough."""
   small = [curve.epsilons[curve.deltas <= delta] for delta in deltas]
-  return [f'{epsilons[0]:.4g}' if len(epsilons) else '–' for epsilons in small]
+  return [rounding.up(epsilons[0]) if len(epsilons) else '–' for epsilons in small]
 
 
 def curves(exposed: Sequence[Exposed], delta: float) -> list[curve_plot.Curve]:

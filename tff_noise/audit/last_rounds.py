@@ -5,6 +5,7 @@ the ledger is committed to. How far the models are from the run's is held agains
 moved them: under other labels or without the noise they end elsewhere.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -57,8 +58,9 @@ def check(
   ended, ends = _vector(last.state, last.own), _vector(again, clients.own)
   apart, way = _length(ended - ends), max(_length(ended - began), _length(ends - began))
   rounds = f'rounds {start.round_num + 1} to {last.round_num}'
-  # Of a model that diverged there is no distance.
-  if not (apart <= _APART * way or np.array_equal(ended, ends, equal_nan=True)):
+  # Of a model that diverged there is no distance, and of infinity every share is the whole.
+  near = math.isfinite(way) and apart <= _APART * way
+  if not (near or np.array_equal(ended, ends, equal_nan=True)):
     found = finding.failed if same_code else finding.no_evidence
     return found(_ROUNDS, f'{rounds} end at other models')
   allowed = _APART

@@ -4,6 +4,7 @@ import numpy as np
 
 from tff_noise import types
 from tff_noise.audit import computations
+from tff_noise.audit import drawn_scene
 from tff_noise.audit import finding
 from tff_noise.audit import first_round
 from tff_noise.audit import last_rounds
@@ -19,6 +20,7 @@ from tff_noise.program import early_stopping
 from tff_noise.program import noise_secret
 from tff_noise.program import run_config
 from tff_noise.program import run_directory
+from tff_noise.program import summary
 from tff_noise.program import task as task_lib
 from tff_noise.report import runs
 from tff_noise.runtimes import opening
@@ -55,7 +57,7 @@ def audit(
     prepared = task_lib.prepare(config, dataset, scene, key)
     cohorts = prepared.algorithm.smallest_cohorts(prepared.task)
     method = computations.audit(
-        '', prepared.algorithm, scene.num_clients, cohorts, delta, {}
+        '', prepared.algorithm, summary.units(scene), cohorts, delta, {}
     )
     found = findings(run, seal, config, prepared, dataset, scene)
     return audit_runs.ByCode(method, tuple(found))
@@ -90,6 +92,7 @@ def findings(
     damaged = [finding.failed(_STATE, audit_runs.without_name(error, run))]
   return [
       *damaged,
+      drawn_scene.check(config, dataset, scene, same_code),
       *replay.findings(run, seal, lines, replayed, code_version.digest(), states),
       *reports.findings(prepared, scene, config.seed, states),
       *noisy_sum.findings(prepared),

@@ -208,45 +208,83 @@ def run(
   return Replayed(tuple(rounds), algorithm.rounds)
 
 
+class _Part(NamedTuple):
+  """What a ledger has between changes of the code.
+
+  Attributes:
+    code: Whose it is.
+    lines: Entries and saved states.
+  """
+
+  code: str
+  lines: list[ledger.Entry | ledger.SavedState]
+
+  @property
+  def entries(self) -> list[ledger.Entry]:
+    """What was released."""
+    return [line for line in self.lines if isinstance(line, ledger.Entry)]
+
+  @property
+  def first(self) -> int:
+    """The round that it begins with: one in which nobody is asked leaves a state alone."""
+    return self.lines[0].round_num if self.lines else 1
+
+
 def _runs_of_one_code(lines, seal):
-  """The entries between changes of the code, and whose they are."""
-  parts = [(seal.code, [])]
+  parts = [_Part(seal.code, [])]
   for line in lines:
     if isinstance(line.content, ledger.CodeChange):
-      parts.append((line.content.code, []))
-    elif isinstance(line.content, ledger.Entry):
-      parts[-1][1].append(line.content)
+      parts.append(_Part(line.content.code, []))
+    else:
+      parts[-1].lines.append(line.content)
   return parts
 
 
+class Compared(NamedTuple):
+  """What came of comparing a ledger.
+
+  Attributes:
+    different: The first difference, '' if there is none.
+    same: How many entries were compared in all they say.
+    unseen: How many exchanges have no entry, and may have had nobody: who takes part in them
+      follows from what clients sent.
+    untrained: In how many of these clients would have trained.
+  """
+
+  different: str
+  same: int
+  unseen: int = 0
+  untrained: int = 0
+
+
 def differences(
-    replayed: Replayed, entries: Sequence[ledger.Entry], rounds_done: int
-) -> tuple[str, int]:
+    replayed: Replayed, entries: Sequence[ledger.Entry], rounds_done: int, first: int = 1
+) -> Compared:
   """Compares a ledger without a change of code with what it has to hold.
 
   Args:
     replayed: The run, done again.
     entries: Of the ledger, from the first entry of some round on.
     rounds_done: Rounds that the run finished.
-
-  Returns:
-    The first difference, '' if there is none, and how many entries were compared in all they say.
+    first: That round.
   """
-  first = entries[0].round_num if entries else 1
   expected = [e for r in replayed.rounds[first - 1 :] for e in r.exchanges]
-  last, compared, position = len(replayed.rounds), 0, 0
+  last, compared, position, unseen, untrained = len(replayed.rounds), 0, 0, 0, 0
   for exchange in expected:
     entry = entries[position] if position < len(entries) else None
     if entry is None and exchange.entry.round_num > rounds_done:
       break  # Not asked for yet.
     alike = entry is not None and entry[:3] == exchange.entry[:3]
     if exchange.decided and (not alike or entry != exchange.entry):
-      return f'{_place(entry, position)}, expected is {_words(exchange.entry)}', compared
+      different = f'{_place(entry, position)}, expected is {_words(exchange.entry)}'
+      return Compared(different, compared)
     compared += exchange.decided
+    unseen += not alike
+    untrained += not alike and exchange.trains and exchange.entry.clients > 0
     position += alike  # What a method worked out may have come to nobody.
   if position < len(entries) and (entries[position].round_num <= last or not replayed.stopped):
-    return f'{_place(entries[position], position)}, which is not expected', compared
-  return '', compared
+    return Compared(f'{_place(entries[position], position)}, which is not expected', compared)
+  return Compared('', compared, unseen, untrained)
 
 
 def _place(entry, position):
@@ -324,7 +362,7 @@ def _follows(last, saved, replayed):
 
 
 def _same_code(parts, code, hook):
-  made = list(dict.fromkeys(c for c, _ in parts))
+  made = list(dict.fromkeys(part.code for part in parts))
   if len(made) > 1:
     return finding.no_evidence(
         _CODE, f'it was resumed with other code: made by {", then ".join(c or "?" for c in made)}'
@@ -336,21 +374,27 @@ def _same_code(parts, code, hook):
 
 
 def _entries(run_, parts, replayed):
-  compared = total = 0
-  for i, (_, entries) in enumerate(parts):
+  compared = total = unseen = untrained = 0
+  for i, part in enumerate(parts):
+    entries = part.entries
     # Rows of rounds that were undone stay until they are done anew.
     done = entries[-1].round_num - 1 if entries else 0
     if i == len(parts) - 1 and (len(parts) == 1 or run_.finished):
       done = len(run_.rounds)
-    different, same = differences(replayed, entries, done)
-    if different:
-      return finding.failed(_ENTRIES, different)
-    compared, total = compared + same, total + len(entries)
+    found = differences(replayed, entries, done, part.first if i else 1)
+    if found.different:
+      return finding.failed(_ENTRIES, found.different)
+    compared, total = compared + found.same, total + len(entries)
+    unseen, untrained = unseen + found.unseen, untrained + found.untrained
   if not total:
     return finding.no_evidence(_ENTRIES, 'no client was asked for anything')
   detail = f'{compared} of {total} entries, cohort by cohort'
   if compared < total:
     detail += '; who took part in the others follows from what clients sent'
+  if unseen:
+    detail += f'; so may have been nobody in {unseen} exchanges that have no entry'
+  if untrained:
+    return finding.no_evidence(_ENTRIES, f'{detail}, in {untrained} of which clients train')
   if replayed.stopped:
     return finding.no_evidence(_ENTRIES, f'{detail}: {replayed.stopped}')
   return finding.passed(_ENTRIES, detail)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tff_noise import types
+from tff_noise.audit import black_box
 from tff_noise.audit import finding
 from tff_noise.data import scene as scene_lib
 from tff_noise.federated import computation as computation_lib
@@ -20,6 +21,8 @@ _COUNTED = 'labels: what clients run on labels counts their reports, and nothing
 _TRAINED_ON = 'labels: clients train on the reports of their labels'
 # Whose labels are drawn at random.
 _CLIENTS = 8
+# How often an honest run fails for how many labels its flips keep.
+_ALPHA = 1e-6
 
 
 def _reports_of(labels, ids, seed, mechanism, cohort):
@@ -133,7 +136,7 @@ def _trained_on(prepared, scene, seed):
   """From the scene, not from what clients hold, whose flips are what is in question."""
   task, federation = prepared.task, prepared.federation
   mechanism = mechanism_lib.randomized_response(task.label_privacy.epsilon, task.num_classes)
-  total = different = 0
+  total = different = kept = 0
   for clients, examples in (
       (federation.clients, scene_lib.examples_of(scene)),
       (federation.withheld, scene_lib.withheld_of(scene)),
@@ -143,9 +146,18 @@ def _trained_on(prepared, scene, seed):
         mechanism, range(len(examples)),
     )
     total += sum(map(len, expected))
+    kept += sum(
+        int((scene.noisy_label[e] == y).sum()) for e, y in zip(examples, expected, strict=True)
+    )
     different += sum(int((c.y != y).sum()) for c, y in zip(clients, expected, strict=True))
   if different:
     return finding.failed(
         _TRAINED_ON, f'{different} of {total} labels that this code hands out are not the reports'
+    )
+  # Labels that were chosen so that their flips keep them are reported as they are.
+  if total and black_box.two_sided(kept, total, mechanism.keep_probability) < _ALPHA:
+    return finding.failed(
+        _TRAINED_ON, f'{kept} of {total} reports are the labels themselves, of which '
+        f'{mechanism.keep_probability:.1%} are expected'
     )
   return finding.passed(_TRAINED_ON, f'{total} reports, as this code hands them out')

@@ -21,6 +21,7 @@ from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import exposure as exposure_lib
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
+from tff_noise.privacy import rounding
 from tff_noise.program import code_version
 from tff_noise.program import summary
 from tff_noise.report import blocks
@@ -42,8 +43,8 @@ _TRAINED = frozenset({'update', 'rejected'})
 _CODE = 'uplink.json: is what this code sends'
 _REPLAY = 'replay: the run done again from configuration and scene'
 # From the seed, cohorts, flips and noise of a simulation can be worked out; the path of another run
-# has the seed of that one in it, which often is the same.
-_SECRET_FLAGS = frozenset({'seed', 'scene', 'weights', 'arrivals'})
+# has the seed of that one in it, which often is the same: that there was a file is shown.
+_PATHS = frozenset({'scene', 'weights', 'arrivals'})
 
 
 class ByCode(NamedTuple):
@@ -99,18 +100,33 @@ def audit(
   privacy = costs_lib.to_json(checked.entries, declared, delta, units, codes)
   exposed = _exposed(checked.entries, declared, delta, codes)
   curves = export.curves(exposed, delta)
+  remarks = [blocks.Text(f'The run is {text}.', 'warning') for text in not_covered(run)]
   evidence += [
       sections.Built(
           'What left the clients, and when',
           (_entries(checked.entries, declared), *_changes(checked.lines, seal)),
       ),
-      sections.Built('What the run costs', tuple(sections.privacy_blocks(privacy))),
+      sections.Built(
+          'What the run costs', (*remarks, *sections.privacy_blocks(privacy))
+      ),
       export.section(curves),
   ]
   content = {**checked.content(run, seal), 'privacy': privacy}
   return finding.Audit(
       title, findings, tuple(evidence), content, export.files(exposed, curves)
   )
+
+
+def not_covered(run: runs.Run) -> list[str]:
+  """Returns what is no part of what a run's account says that it costs, a sentence each."""
+  found = []
+  if not run.finished:
+    found.append('not finished: what it goes on to release is not in its account')
+  if run.flags.get('weights'):
+    found.append(
+        "begun with a given model: what that knows of clients' data is not in its account"
+    )
+  return found
 
 
 def without_name(error: Exception, run: runs.Run) -> str:
@@ -121,7 +137,9 @@ def without_name(error: Exception, run: runs.Run) -> str:
 
 def public_flags(run: runs.Run) -> list[str]:
   """Returns the flags of a run that may be shown to anybody, in the order of their names."""
-  return [f'--{k}={v}' for k, v in sorted(run.flags.items()) if k not in _SECRET_FLAGS]
+  shown = {k: v for k, v in run.flags.items() if k != 'seed' and k not in _PATHS}
+  shown |= {k: '(a file)' for k in _PATHS if run.flags.get(k)}
+  return [f'--{k}={v}' for k, v in sorted(shown.items())]
 
 
 class Checked(NamedTuple):
@@ -273,7 +291,7 @@ def _budget(run, entries, declared, codes):
   costs = costs_lib.totals(entries, declared, codes=codes)
   epsilon = costs[protection.Unit.CLIENT].epsilon
   found = finding.passed if epsilon <= target else finding.failed
-  return [found(_BUDGET, f'epsilon {epsilon:.4g} of {target:g}')]
+  return [found(_BUDGET, f'epsilon {rounding.up(epsilon)} of {target:g}')]
 
 
 def _totals(run, entries, declared, units, codes):

@@ -19,10 +19,12 @@ from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import exposure
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection
+from tff_noise.privacy import rounding
 from tff_noise.privacy import several_runs
 from tff_noise.program import code_version
 from tff_noise.program import ledger_seal
 from tff_noise.program import run_directory
+from tff_noise.program import summary
 from tff_noise.report import blocks
 from tff_noise.report import runs as report_runs
 from tff_noise.report import sections
@@ -119,7 +121,10 @@ def audit(members: Sequence[Member], delta: float) -> finding.Audit:
   evidence = (
       about,
       sections.Built('What each run costs', _alone(members, ledgers, delta)),
-      sections.Built('What the runs cost together', _together(known, together, delta)),
+      sections.Built(
+          'What the runs cost together',
+          (*_large_deltas(members, together), *_together(known, together, delta)),
+      ),
       export.section(curves),
   )
   findings += [
@@ -222,14 +227,21 @@ def _alone(members, ledgers, delta):
         *(_epsilon(cost) for cost in costs.values()),
     ))
   header = ('run', 'rounds', 'exchanges', *(f'epsilon, {u.value}' for u in protection.Unit))
-  unfinished = [
-      blocks.Text(
-          f'Run {i} is not finished: it counts with what its ledger has so far, and not with what '
-          'it goes on to release.', 'warning',
-      )
-      for i, member in enumerate(members, 1) if not member.run.finished
+  remarks = [
+      blocks.Text(f'Run {i} is {text}.', 'warning')
+      for i, member in enumerate(members, 1) for text in audit_runs.not_covered(member.run)
   ]
-  return (blocks.Table(header, rows), *unfinished)
+  return (blocks.Table(header, rows), *remarks)
+
+
+def _large_deltas(members, together):
+  """Warnings, of each unit once, by the run that has most of them."""
+  found = {}
+  for runs, unit, total in together:
+    most = max(summary.units(members[i].scene)[unit.unit] for i in runs)
+    for text in costs_lib.large_deltas({unit.unit: total.cost}, {unit.unit: most}):
+      found[text] = blocks.Text(text, 'warning')
+  return tuple(found.values())
 
 
 def _together(known, together, delta):
@@ -241,8 +253,8 @@ def _together(known, together, delta):
           unit.unit.value,
           ', '.join(str(i + 1) for i in runs),
           ', '.join(f'{n} at {m.epsilon}' for m, n in unit.reports.items()) or '–',
-          f'{total.added:.4g}',
-          '–' if total.composed is None else f'{total.composed:.4g}',
+          rounding.up(total.added),
+          '–' if total.composed is None else rounding.up(total.composed),
           '–' if unit.flaw else total.how,
           total.cost.status.value,
       )
@@ -273,7 +285,7 @@ def _epsilon(cost):
   if cost.status is protection.Status.NONE:
     return 'none'
   at_delta = f' at delta {cost.delta:g}' if cost.delta else ''
-  return f'{cost.epsilon:.4g}{at_delta}'
+  return f'{rounding.up(cost.epsilon)}{at_delta}'
 
 
 def _pairs(test, pairs, remark):

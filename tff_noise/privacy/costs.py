@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from tff_noise.privacy import amplification
 from tff_noise.privacy import ledger
 from tff_noise.privacy import protection as protection_lib
+from tff_noise.privacy import rounding
 
 # The usual choice; it should be well below one over the number of units.
 DELTA = 1e-5
@@ -165,7 +166,7 @@ def statement(
       at_delta = f' at delta {cost.delta:g}' if cost.delta else ''
       neighbours = protection_lib.neighbours((r.protection for r in found), unit)
       who = unit.value if neighbours == 'replaced' else f'{unit.value}, {neighbours},'
-      said.append(f'The whole run costs {who} epsilon {cost.epsilon:.4g}{at_delta}.')
+      said.append(f'The whole run costs {who} epsilon {rounding.up(cost.epsilon)}{at_delta}.')
   said += large_deltas(costs, units)
   if costs[protection_lib.Unit.LABEL].status is protection_lib.Status.NONE:
     said += _no_label_guarantee(found)

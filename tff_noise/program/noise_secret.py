@@ -33,15 +33,16 @@ def system_key(
   return run_directory.read_secret(run.file(_KEY)) if run and run.exists else os.urandom(32)
 
 
-def of_cohorts(system: bytes | None) -> int | None:
+def of_cohorts(system: bytes | None, seed: int) -> int | None:
   """Returns what cohorts are drawn by beside noise of `system_key`; None for the seed.
 
   A seed can be tried, for the first model follows from it, and so would cohorts be known that a
-  claim takes for secret.
+  claim takes for secret. It is in the draw as well: runs that shared a key would have had cohorts
+  in common, which accounts of several runs tell by seeds.
   """
   if system is None:
     return None
-  return int.from_bytes(noise_key.derive(system, 'cohorts')[:8], 'little') >> 1
+  return int.from_bytes(noise_key.derive(system, 'cohorts', str(seed))[:8], 'little') >> 1
 
 
 def write(folder: str, key: bytes | None) -> None:

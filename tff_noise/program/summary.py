@@ -14,6 +14,7 @@ import numpy as np
 
 from tff_noise.data import scene as scene_lib
 from tff_noise.privacy import protection
+from tff_noise.privacy import rounding
 from tff_noise.program import chosen_round
 from tff_noise.program import run_directory
 
@@ -234,7 +235,7 @@ def _totals(totals):
   if label['epsilon'] == 'inf':
     return [f'no finite epsilon for {label["unit"]}']
   return [
-      f'epsilon {total["epsilon"]:.4g} for {total["unit"]}'
+      f'epsilon {rounding.up(total["epsilon"])} for {total["unit"]}'
       + (f', delta {total["delta"]:g}' if total['delta'] else '')
       for total in (label, *larger)
       if total['epsilon'] != 'inf'

@@ -213,7 +213,7 @@ def build(
       availability=config.availability(len(federation.clients)),
       client_sizes=federation.sizes,
       seed=config.seed,
-      cohort_secret=noise_secret.of_cohorts(system_key),
+      cohort_secret=noise_secret.of_cohorts(system_key, config.seed),
       validation=validation,
       public=dataset.public,
       build_model=build_model,

@@ -16,6 +16,7 @@ from tff_noise import params as params_lib
 from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.data import scene as scene_lib
+from tff_noise.privacy import rounding
 from tff_noise.program import chosen_round
 from tff_noise.program import command_line
 from tff_noise.program import effect
@@ -437,7 +438,8 @@ def _central(name, bounds):
   delta = f' at delta {bounds["delta"]:g}' if 'delta' in bounds else ''
   holds = bounds.get('holds', 'of this sum alone, not of the run')
   return blocks.Text(
-      f'Central epsilon of the {name}: between {bounds["lower"]:.4g} and {bounds["upper"]:.4g}'
+      f'Central epsilon of the {name}: between {rounding.down(bounds["lower"])} and '
+      f'{rounding.up(bounds["upper"])}'
       f'{delta} (privacy blanket; Balle et al. 2019). That is {holds}.'
   )
 
@@ -445,7 +447,7 @@ def _central(name, bounds):
 def _epsilon(value):
   if value == 'inf':
     return 'infinite'
-  return f'{value:.4g}' if isinstance(value, int | float) else str(value)
+  return rounding.up(value) if isinstance(value, int | float) else str(value)
 
 
 def _whole(value):
