@@ -84,7 +84,7 @@ def _draw_front(grid, results, metric, cost):
     raise types.UsageError(f'{grid.title}: no method has a result in each setting')
   groups = {
       f'The server has {kind}': [
-          (p.method, p.cost, p.mean, p.on_front) for p in found if p.kind == kind
+          (p.method, choices.cost_text(p.cost), p.mean, p.on_front) for p in found if p.kind == kind
       ]
       for kind in choices.KINDS
   }
@@ -137,6 +137,8 @@ def read(grid_path: str, results_path: str) -> tuple[grid_lib.Grid, Sequence[tab
   Raises:
     types.UsageError: If one of them cannot be read, or they do not belong together.
   """
+  if not os.path.isfile(results_path):
+    raise types.UsageError(f'{results_path} is not there: name a file of results')
   grid = grid_lib.load(grid_path, 'reduced', None, [], _NOWHERE)
   known = records.read(results_path, grid)
   return grid, tables.collect(grid, known=known, mixed_code=True)

@@ -32,6 +32,7 @@ from tff_noise import loading
 from tff_noise import types
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import runner
+from tff_noise.compare import shards
 from tff_noise.data import scene as scene_lib
 from tff_noise.program import command_line
 from tff_noise.program import data
@@ -83,7 +84,7 @@ _PARAMETERS = {
 def main(argv: list[str]) -> None:
   """Runs the tries, and writes the grid of what was chosen."""
   values, shared = command_line.parse(_FLAGS, argv, known_only=True)
-  part, parts = map(int, values.part.split('/'))
+  part, parts = shards.parse(values.part, 'part')
   if not os.path.isfile(values.grid):
     raise types.UsageError(f'--grid must be a file in configs/grids, got {values.grid!r}')
   with open(values.grid, encoding='utf-8') as file:

@@ -103,6 +103,25 @@ class ChoicesTest(grid_case.GridCase):
         [('feddpcont', 5, True), ('fedavg', megabytes, on_front)],
     )
 
+  def test_an_easy_seed_alone_puts_nobody_on_the_front(self):
+    easy = {0: 90.0, 1: 91.0, 2: 90.0, 3: 60.0, 4: 61.0}
+    values = {'fedavg': easy, 'feddpcont': {0: 89.0, 1: 90.0, 2: 88.5}}
+    self.write()
+    results = tables.collect(self.grid)
+    with mock.patch.object(
+        tables, 'reached_by_seed', lambda results, metric, method, setting: values[method]
+    ), mock.patch.object(tables, 'costs', lambda *_: 5.0):
+      found = choices.points(
+          self.grid, results, _METRIC, choices.Cost('MB', lambda costs: costs)
+      )
+    self.assertEqual(
+        [(p.method, p.on_front) for p in found], [('fedavg', True), ('feddpcont', False)]
+    )
+
+  @parameterized.parameters((0.4, '0.4'), (12.34, '12.3'), (213.4, '213'), (1234.5, '1,234'))
+  def test_a_cost_as_text(self, cost, text):
+    self.assertEqual(choices.cost_text(cost), text)
+
   def test_front_by_time(self):
     self.write()
     results = tables.collect(self.grid)

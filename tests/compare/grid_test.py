@@ -67,6 +67,18 @@ class GridTestCase(parameterized.TestCase):
 
 class LoadTest(GridTestCase):
 
+  def test_names_may_be_numbers_and_texts_of_several_lines(self):
+    self.content['title'], self.content['source'] = 'A\n table', 'of\ntwo lines\n'
+    self.content['settings'][0]['name'] = 0.2
+    self.content['methods'][0].update(name=1, at={0.2: {'learning_rate': 0.25}})
+    self.content.update(baseline=1, published={1: {0.2: [76.5]}})
+    self.content['scales'] = {2: {**self.content['scales']['reduced'], 'methods': {1: {}}}}
+    loaded = self.load(scale='2')
+    self.assertEqual((loaded.title, loaded.source), ('A table', 'of two lines'))
+    self.assertEqual((loaded.methods[0], loaded.settings[0], loaded.baseline), ('1', '0.2', '1'))
+    self.assertEqual(loaded.published, {('1', '0.2'): (76.5, None)})
+    self.assertEqual(loaded.cells[0].config.learning_rate, 0.25)
+
   def test_has_a_cell_for_each_method_setting_and_seed(self):
     loaded = self.load()
     self.assertLen(loaded.cells, 3 * 2 * 2)

@@ -49,6 +49,33 @@ class ReadableTest(parameterized.TestCase):
       self.assertBetween(box.x0, -1, box.x1)
       self.assertLessEqual(box.x1, figure.bbox.width + 1, part)
 
+  def test_long_names_are_not_cut_off(self):
+    name = 'feddpcont:label_prior=inverse:param=weight=0.{}:learning_rate=0.1'
+    names = [name.format(i) for i in range(24)]
+    for figure in (
+        pictures.accuracy_curves({n: np.ones((3, 9)) for n in names}, title='t'),
+        pictures.heat_map(np.ones((24, 1)), names, ['all'], title='t'),
+        pictures.mean_ranks({n: i for i, n in enumerate(names, 1)}, (), 1.0, title='t'),
+    ):
+      renderer = pictured.rendered(figure)
+      axes = figure.axes[0]
+      legends = figure.findobj(matplotlib.legend.Legend)
+      for part in (*legends, *axes.texts, *axes.get_yticklabels()):
+        box = part.get_window_extent(renderer)
+        self.assertBetween(box.x0, -1, box.x1)
+        self.assertLessEqual(box.x1, figure.bbox.width + 1, part)
+      for legend in legends:
+        box = legend.get_window_extent(renderer)
+        self.assertLess(box.y1, axes.get_window_extent(renderer).y0)
+
+  def test_powers_beside_0_have_places_of_their_own(self):
+    values = {v: {'a': np.ones(3), 'none': np.zeros(0)} for v in (0, 0.0001, 0.01, 1)}
+    figure = pictures.swept(values, name='x', title='t')
+    (axes,) = figure.axes
+    self.assertEmpty(pictured.overlaps(figure, axes.get_xticklabels))
+    [legend] = figure.findobj(matplotlib.legend.Legend)
+    self.assertEqual([t.get_text() for t in legend.get_texts()], ['a'])
+
   @parameterized.parameters((1, 9, 1), (5, 9, 1), (19, 9, 1), (1, 1, 5), (4, 1, 5), (4, 3, 9))
   def test_differences_are_apart_and_have_room(self, count, methods, words):
     found = {f'method {i} ' + 'with a name ' * words: (i, i - 1.0, i + 1.0) for i in range(methods)}

@@ -49,8 +49,10 @@ class RankTest(parameterized.TestCase):
     self.assertEqual(_rank(values, highest=False), _rank())
 
   def test_rows_of_what_is_not_told_apart(self):
-    # b and c are 1.17 apart, a and b .67; the critical difference is .55.
-    self.assertEmpty(_rank().groups)
+    # b and c are 1.17 apart, a and b .67; the critical difference is .55. Of a and b alone, who
+    # are .67, 1 and .33 apart, it would be .96.
+    self.assertEqual(_rank().groups, (('a', 'b'),))
+    self.assertEqual(_rank().alike, ('a', 'b'))
     equal = {s: {m: of['a' if m == 'b' else m] for m in 'abcd'} for s, of in _VALUES.items()}
     self.assertEqual(_rank(equal).groups, (('a', 'b'),))
     # Of three that are equal the largest row alone.
@@ -73,6 +75,16 @@ class RankTest(parameterized.TestCase):
   def test_a_method_that_is_short_of_seeds_is_left_out(self):
     found = _rank({**_VALUES, 'third': {**_VALUES['third'], 'b': [2, 2]}})
     self.assertEqual((list(found.mean), found.seeds), (['a', 'c', 'd'], 3))
+    self.assertEqual(found.left_out, ('b',))
+
+  def test_two_that_lack_different_seeds_leave_the_others_theirs(self):
+    seeds = {'a': range(5), 'b': (0, 1, 2), 'c': (2, 3, 4), 'd': range(5), 'e': range(5)}
+    found = ranks.rank({
+        s: {m: {i: float('abcde'.index(m)) for i in of} for m, of in seeds.items()}
+        for s in ('first', 'second', 'third')
+    })
+    self.assertEqual((list(found.mean), found.seeds), (['e', 'd', 'b', 'a'], 3))
+    self.assertEqual(found.left_out, ('c',))
 
   @parameterized.parameters(
       # Methods, seeds, how much more half of them vary, what seeds have in common over settings.
@@ -91,6 +103,27 @@ class RankTest(parameterized.TestCase):
         for by_seed in stats.rankdata(cells, axis=3).mean(axis=2)
     ]
     self.assertLessEqual(np.mean(shown), at_most)
+
+  @parameterized.parameters((5, 3), (5, 10), (24, 5), (24, 10))
+  def test_of_two_equal_ones_among_others_that_differ(self, k, n):
+    draw = np.random.default_rng(0)
+    cells = draw.standard_normal((1000, n, 4, k)) + 10.0 * np.maximum(np.arange(k) - 1, 0)
+    shown = [
+        ranks.told_apart(by_seed)[0, 1]
+        for by_seed in stats.rankdata(cells, axis=3).mean(axis=2)
+    ]
+    self.assertLessEqual(np.mean(shown), 0.06)
+
+  @parameterized.parameters(5, 10)
+  def test_of_three_that_reach_among_others_that_do_not(self, n):
+    draw = np.random.default_rng(0)
+    cells = draw.standard_normal((1000, n, 4, 24))
+    cells[..., 3:] = np.inf
+    shown = [
+        ranks.told_apart(by_seed)[:3, :3].any()
+        for by_seed in stats.rankdata(cells, axis=3).mean(axis=2)
+    ]
+    self.assertLessEqual(np.mean(shown), 0.06)
 
 
 if __name__ == '__main__':

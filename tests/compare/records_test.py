@@ -177,10 +177,14 @@ class RecordsTest(grid_case.GridCase):
     with self.assertRaisesRegex(types.UsageError, 'seed 2 is there twice'):
       records.read(self.file, self.grid)
 
-  def test_a_cost_that_is_not_there_is_refused(self):
+  @parameterized.parameters(
+      {'seconds_per_round': ''}, {'seconds_per_round': 'nan'}, {'bytes_up': 'inf'},
+      {'bytes_down': '-1'}, {'best_test_accuracy': 'nan'},
+  )
+  def test_a_number_that_is_none_is_refused(self, **wrong):
     self.write()
     rows = list(csv.DictReader(self._keep(self.grid).splitlines()))
-    rows[0]['seconds_per_round'] = ''
+    rows[0].update(wrong)
     with open(self.file, 'w', encoding='utf-8', newline='') as file:
       writer = csv.DictWriter(file, rows[0])
       writer.writeheader()
@@ -188,13 +192,16 @@ class RecordsTest(grid_case.GridCase):
     with self.assertRaisesRegex(types.UsageError, 'is damaged .*give another --results'):
       records.read(self.file, self.grid)
 
-  @parameterized.parameters('', 'a,b\n1,2\n', 'a,b\n', 'cut')
+  @parameterized.parameters('', 'a,b\n1,2\n', 'a,b\n', 'cut', 'a seed')
   def test_another_file_is_refused(self, text):
     self.write()
     self._keep(self.grid)
     if text == 'cut':
       with open(self.file, encoding='utf-8') as file:
         text = file.read()[:-30]
+    if text == 'a seed':
+      with open(self.file, encoding='utf-8') as file:
+        text = file.read().replace('fedavg,0,', 'fedavg,00,')
     with open(self.file, 'w', encoding='utf-8') as file:
       file.write(text)
     if not text:

@@ -62,6 +62,8 @@ class PairedTest(parameterized.TestCase):
   def test_six_equal_differences_are_told(self):
     difference = statistics.paired(dict.fromkeys(range(6), 0.5), dict.fromkeys(range(6), 0))
     self.assertEqual((difference.low, difference.high, difference.p), (0.5, 0.5, 2 / 64))
+    more = statistics.paired(dict.fromkeys(range(20), 0.5), dict.fromkeys(range(20), 0))
+    self.assertEqual((more.low, more.high), (0.5, 0.5))
 
   def test_pairs_are_common_seeds_only(self):
     difference = statistics.paired({0: 3.0, 1: 5.0, 2: 100.0}, {0: 1.0, 1: 1.0, 7: 50.0})
@@ -118,7 +120,7 @@ class MayBeBestTest(parameterized.TestCase):
 
   def test_same_difference_on_every_seed(self):
     # Of three it does not tell how differences vary, of six it does.
-    for seeds, told in ((3, False), (5, False), (6, True)):
+    for seeds, told in ((3, False), (5, False), (6, True), (20, True)):
       values = {'a': dict.fromkeys(range(seeds), 2.0), 'b': dict.fromkeys(range(seeds), 1.0)}
       self.assertEqual(statistics.may_be_best(values), {'a': True, 'b': not told})
       self.assertEqual(statistics.may_be_best({'a': values['a'], 'b': values['a']}),

@@ -98,6 +98,7 @@ class PagesTest(parameterized.TestCase):
   @parameterized.parameters(
       ('docs/all_methods_tuned.csv', 'best_test_accuracy', 'medians', 'expected one of mean'),
       ('docs/all_methods_published.csv', 'best_test_accuracy', 'mean', 'with other flags'),
+      ('docs/nothing.csv', 'best_test_accuracy', 'mean', 'docs/nothing.csv is not there'),
   )
   def test_blocks_that_cannot_be_filled(self, results, metric, name, message):
     with self.assertRaisesRegex(types.UsageError, message):

@@ -2,7 +2,7 @@
 
 Kinds are ordered by what a server gets to see: sums and averages over clients alone; numbers,
 losses or models of single clients as well; or data of its own that no client gives, clean labels or
-public images. Which kind a method is of follows from the flags that it needs.
+public images. Which kind a method is of follows from the flags that its runs have.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,10 @@ def kind(config: run_config.RunConfig) -> str:
 
 
 def kinds(grid: grid_lib.Grid) -> dict[str, str]:
-  """Returns the kind of each method, the one that shows most where its cells differ."""
+  """Returns the kind of each method, the one that shows most where its cells differ.
+
+  By what its cells ask for: a flag of all runs, such as a validation set, is of every method.
+  """
   found = {}
   for cell in grid.cells:
     found.setdefault(cell.method, []).append(kind(cell.config))
@@ -116,6 +119,11 @@ TRAFFIC = Cost('MB a run', lambda costs: (costs.up + costs.down) / 1e6)
 TIME = Cost('ms a round', lambda costs: float(f'{1e3 * costs.seconds:.2g}'))
 
 
+def cost_text(cost: float) -> str:
+  """Returns a cost as tables have it: whole numbers, and three digits of small ones."""
+  return f'{cost:,.0f}' if cost >= 100 else f'{cost:.3g}'
+
+
 class Point(NamedTuple):
   """A method over all settings.
 
@@ -137,17 +145,16 @@ class Point(NamedTuple):
 def points(
     grid: grid_lib.Grid, results: Sequence[tables.Result], metric: str, cost: Cost
 ) -> list[Point]:
-  """Returns the methods that are finished in every setting, by kind, those of best mean first."""
+  """Returns the methods of enough seeds in every setting, by kind, those of best mean first."""
   sign, of = (1 if metrics.get(metric).highest else -1), kinds(grid)
+  means = [_means(grid, results, metric, setting) for setting in grid.settings]
   found = []
   for method in grid.methods:
-    values = [tables.reached_by_seed(results, metric, method, s) for s in grid.settings]
-    if not all(values):
+    if not all(method in of_setting for of_setting in means):
       continue
     costs = [cost.of(tables.costs(results, method, s)) for s in grid.settings]
     found.append(Point(
-        method, of[method],
-        float(np.mean([statistics.spread(v.values()).mean for v in values])),
+        method, of[method], float(np.mean([of_setting[method] for of_setting in means])),
         float(np.mean(costs)), False,
     ))
 
@@ -161,12 +168,20 @@ def points(
   return sorted(marked, key=lambda p: (KINDS.index(p.kind), -sign * p.mean))
 
 
+def _means(grid, results, metric, setting):
+  """Means as if all methods had the same seeds, of those that have enough."""
+  values = {m: tables.reached_by_seed(results, metric, m, setting) for m in grid.methods}
+  return statistics.adjusted_means(
+      statistics.of_enough_seeds({m: v for m, v in values.items() if v})
+  )
+
+
 def front_table(
     grid: grid_lib.Grid, results: Sequence[tables.Result], metric: str, cost: Cost
 ) -> tables.Table:
   """Every method by accuracy, cost and what is shown; bold where none is better in all."""
   rows = tuple(
-      (f'**{p.method}**' if p.on_front else p.method, p.kind, f'{p.mean:.2f}', f'{p.cost:.0f}')
+      (f'**{p.method}**' if p.on_front else p.method, p.kind, f'{p.mean:.2f}', cost_text(p.cost))
       for p in points(grid, results, metric, cost)
   )
   mean = f'mean over {len(grid.settings)} settings' if len(grid.settings) > 1 else 'mean'

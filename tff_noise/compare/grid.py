@@ -258,6 +258,7 @@ def _from_content(content, scale, seeds, extra, root_dir):
   compared = _metrics(content['metric'])
   scales = content['scales']
   _require(isinstance(scales, dict) and scales, 'scales must name at least one scale')
+  scales = _by_text(scales)
   _require(scale in scales, f'no scale {scale!r}; it has: {", ".join(map(str, scales))}')
   chosen = scales[scale]
   _require(
@@ -278,9 +279,9 @@ def _from_content(content, scale, seeds, extra, root_dir):
   rows = _parts(content['methods'], 'methods', [p.name for p in settings])
   methods = _at_scale(rows, chosen.get('methods') or {})
   names, columns = [p.name for p in methods], [p.name for p in settings]
+  baseline = str(content['baseline'])
   _require(
-      content['baseline'] in names,
-      f'baseline {content["baseline"]!r} is no method of it; methods: {", ".join(names)}',
+      baseline in names, f'baseline {baseline!r} is no method of it; methods: {", ".join(names)}'
   )
   published = _published(content['published'] or {}, [p.name for p in rows], columns)
   cells = tuple(
@@ -294,11 +295,11 @@ def _from_content(content, scale, seeds, extra, root_dir):
   for row in methods:
     _check_part_read(row, [cell for cell in cells if cell.method == row.name])
   return Grid(
-      title=str(content['title']),
-      source=str(content['source'] or ''),
+      title=' '.join(str(content['title']).split()),
+      source=' '.join(str(content['source'] or '').split()),
       scale=' '.join([f'scale "{scale}":', *_arguments(common), *extra]),
       metrics=compared,
-      baseline=content['baseline'],
+      baseline=baseline,
       methods=tuple(names),
       settings=tuple(columns),
       seeds=seeds,
@@ -335,7 +336,8 @@ def _parts(parts, key, columns=()):
     )
     at = part.get('at', {})
     _require(
-        isinstance(at, dict) and set(at) <= {*columns} and all(map(_is_flags, at.values())),
+        isinstance(at, dict) and set(_by_text(at)) <= {*columns}
+        and all(map(_is_flags, at.values())),
         f'{key}: {part["name"]}: at must be flags by the name of a setting, got {at!r}',
     )
   names = [str(part['name']) for part in parts]
@@ -343,7 +345,12 @@ def _parts(parts, key, columns=()):
   _require(not broken, f'{key}: a name is one line of text, got {"".join(broken[:1])!r}')
   doubled = sorted({name for name in names if names.count(name) > 1})
   _require(not doubled, f'{key}: {", ".join(doubled)} is given twice')
-  return tuple(_Part(str(p['name']), p['flags'], p.get('at', {})) for p in parts)
+  return tuple(_Part(str(p['name']), p['flags'], _by_text(p.get('at', {}))) for p in parts)
+
+
+def _by_text(named):
+  """With names as texts: YAML takes 0.2 for a number."""
+  return {str(name): value for name, value in named.items()}
 
 
 def _is_flags(flags):
@@ -358,6 +365,7 @@ def _at_scale(methods, changes):
   """What a row has at this scale alone wins over what it has at all; null: it is not there."""
   names = [part.name for part in methods]
   _require(isinstance(changes, dict), f'scales: methods must be flags by name, got {changes!r}')
+  changes = _by_text(changes)
   for name, flags in changes.items():
     _require(name in names, f'scales: no method {name!r}; methods: {", ".join(names)}')
     _require(
@@ -387,12 +395,12 @@ def _changed_at(at, changes):
 def _published(published, methods, settings):
   numbers = {}
   _require(isinstance(published, dict), f'published must be rows by name, got {published!r}')
-  for method, row in published.items():
+  for method, row in _by_text(published).items():
     _require(method in methods, f'published: no method {method!r}')
     _require(
         isinstance(row, dict), f'published: {method}: expected numbers by setting, got {row!r}'
     )
-    for setting, value in row.items():
+    for setting, value in _by_text(row).items():
       _require(setting in settings, f'published: {method} has no setting {setting!r}')
       _require(
           isinstance(value, list) and len(value) in (1, 2)

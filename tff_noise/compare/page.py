@@ -88,7 +88,10 @@ def _sections(folder, grid, results, command):
     figure = pictures.mean_ranks(
         found.mean, found.groups, found.critical_difference, title=metrics.get(grid.metric).title
     )
-    caption = 'The further left, the better; methods that a bar joins are not told apart.'
+    caption = (
+        'The further left, the better. A bar joins a method to the last one that is not told '
+        'apart from it; between them may be some that are.'
+    )
     built.append(
         sections.Built('Ranks over settings', [blocks.Picture('mean_ranks', figure, caption)])
     )

@@ -22,6 +22,8 @@ _WIDE_SPAN = 50
 _WIDE_COLUMNS = 12
 # In a line of a legend.
 _LEGEND_LETTERS = 100
+# Of a name beside mean ranks.
+_RANK_LETTERS = 30
 _MARKERS = 'osD^vPX<>*'
 _LINES = ('-', '--', '-.', ':', (0, (5, 1, 1, 1, 1, 1)))
 
@@ -81,6 +83,8 @@ def swept(
   palette = _palette(len(methods))
   for index, method in enumerate(methods):
     x = np.array(sorted(v for v, by_method in values.items() if len(by_method.get(method, ()))))
+    if not len(x):
+      continue
     seeds = [values[v][method] for v in x]
     axes.errorbar(
         x, [np.mean(s) for s in seeds], [np.std(s, ddof=1) if len(s) > 1 else 0 for s in seeds],
@@ -90,6 +94,9 @@ def swept(
   at = sorted(values)
   if at[0] > 0 and at[-1] >= _WIDE_SPAN * at[0]:
     axes.set_xscale('log')
+    axes.minorticks_off()
+  elif at[0] == 0 and len(at) > 2 and at[-1] >= _WIDE_SPAN * at[1]:
+    axes.set_xscale('symlog', linthresh=at[1])
     axes.minorticks_off()
   axes.set_xticks(at, [f'{value:g}' for value in at])
   axes.grid(axis='y')
@@ -206,7 +213,8 @@ def mean_ranks(
     y = -(bars + 1 + (i if on_left else len(names) - 1 - i))
     side = 1 - 0.04 * span if on_left else len(names) + 0.04 * span
     axes.plot([value, value, side], [0, y, y], color=style.DARK, linewidth=0.8)
-    text = f'{style.plain(name)}  {value:.2f}' if on_left else f'{value:.2f}  {style.plain(name)}'
+    shown = style.plain(_cut(name))
+    text = f'{shown}  {value:.2f}' if on_left else f'{value:.2f}  {shown}'
     axes.text(side, y, f' {text} ', ha='right' if on_left else 'left', va='center')
   axes.set_title(f'{style.plain(title)}: mean rank')
   return figure
@@ -214,7 +222,7 @@ def mean_ranks(
 
 @style.styled
 def costs(
-    groups: Mapping[str, Sequence[tuple[str, float, float, bool]]], *, title: str, x: str,
+    groups: Mapping[str, Sequence[tuple[str, str, float, bool]]], *, title: str, x: str,
     beside: str,
 ) -> mfigure.Figure:
   """Draws a dot for each method on a line of its own, group below group, and its cost as a number.
@@ -238,7 +246,7 @@ def costs(
           place, -y - i, 'o', color=style.DARK, markerfacecolor=style.DARK if filled else 'white',
           markersize=6,
       )
-      axes.text(1.01, -y - i, f'{cost:,.0f}', transform=right, va='center')
+      axes.text(1.01, -y - i, cost, transform=right, va='center')
       ticks.append((-y - i, style.plain(method)))
     y += len(rows) + 2
   axes.text(1.01, 0, beside, transform=right, va='center', fontsize=8)
@@ -291,7 +299,7 @@ def heat_map(
       text += f' ±{spread[row, column]:.2f}'
     color = 'black' if missing else style.text_color(cmap(norm(value)))
     axes.text(column, row, text, ha='center', va='center', fontsize=8 if wide else 7, color=color)
-  axes.set_yticks(range(rows), [style.plain(name) for name in methods])
+  axes.set_yticks(range(rows), [textwrap.fill(style.plain(name), 40) for name in methods])
   steep = max((len(name) for name in settings), default=0) > 12
   axes.set_xticks(range(columns), [style.plain(name) for name in settings])
   if steep:
@@ -358,7 +366,17 @@ def _methods_below(figure, axes):
   handles, labels = axes.get_legend_handles_labels()
   if handles:
     columns = max(1, min(3, len(handles), _LEGEND_LETTERS // max(map(len, labels))))
+    labels = [textwrap.fill(label, _LEGEND_LETTERS) for label in labels]
+    lines = sum(label.count('\n') + 1 for label in labels) / columns
+    width, height = figure.get_size_inches()
+    # The axes keep the room that they have beside three lines.
+    figure.set_size_inches(width, height + 0.19 * max(0, math.ceil(lines) - 3))
     figure.legend(handles, labels, loc='outside lower center', ncols=columns, handlelength=3.2)
+
+
+def _cut(name):
+  """A name of which both ends are told, where there is no room for all."""
+  return name if len(name) <= _RANK_LETTERS else f'{name[:13]} … {name[-13:]}'
 
 
 def _seeds(counts):

@@ -26,17 +26,21 @@ class Ranks(NamedTuple):
 
   Attributes:
     mean: By method, the best first.
-    critical_difference: Two methods whose mean ranks are further apart differ.
-    groups: The first and the last method of each largest row of neighbours that do not differ.
+    critical_difference: Two methods whose mean ranks are nearer do not differ.
+    groups: The first and the last method of each largest row whose ends do not differ.
+    alike: The first, and those that are not told apart from it.
     settings: Over how many settings.
     seeds: Over how many seeds.
+    left_out: Methods with some seeds, and too few.
   """
 
   mean: Mapping[str, float]
   critical_difference: float
   groups: tuple[tuple[str, str], ...]
+  alike: tuple[str, ...]
   settings: int
   seeds: int
+  left_out: tuple[str, ...]
 
 
 def rank(
@@ -60,10 +64,11 @@ def rank(
       for m in by_setting[0]
   }
   methods = [m for m, seeds in seeds_of.items() if len(seeds) >= statistics.MIN_SEEDS]
+  seeds = _common(seeds_of, methods)
+  while methods and len(seeds) < statistics.MIN_SEEDS:
+    methods.remove(min(reversed(methods), key=lambda m: len(seeds_of[m])))
+    seeds = _common(seeds_of, methods)
   if len(methods) < MIN_METHODS:
-    return None
-  seeds = set.intersection(*(seeds_of[m] for m in methods))
-  if len(seeds) < statistics.MIN_SEEDS:
     return None
   from scipy import stats  # Takes a second: only where it is used.
 
@@ -74,14 +79,41 @@ def rank(
   by_seed = stats.rankdata(-cells if highest else cells, axis=2).mean(axis=1)
   mean = by_seed.mean(axis=0)
   order = np.argsort(mean, kind='stable')
-  difference = critical_difference(by_seed)
+  told = told_apart(by_seed[:, order])
+  names = [methods[i] for i in order]
   return Ranks(
-      {methods[i]: float(mean[i]) for i in order},
-      difference,
-      tuple((methods[order[a]], methods[order[b]]) for a, b in _rows(mean[order], difference)),
+      dict(zip(names, mean[order].tolist(), strict=True)),
+      critical_difference(by_seed),
+      tuple((names[a], names[b]) for a, b in _rows(told)),
+      tuple(m for m, apart in zip(names, told[0], strict=True) if not apart),
       len(by_setting),
       len(seeds),
+      tuple(m for m in dict.fromkeys(m for of in by_setting for m in of) if m not in methods),
   )
+
+
+def _common(seeds_of, methods):
+  return set.intersection(*(seeds_of[m] for m in methods)) if methods else set()
+
+
+def told_apart(by_seed: np.ndarray) -> np.ndarray:
+  """Returns bool `[k, k]`, which methods differ.
+
+  They do where their means are further apart than Tukey's range allows, by the error of all methods
+  and by that of the two: those that are always in one place, or tie wherever they reach nothing,
+  vary in nothing and would lend their certainty to others.
+
+  Args:
+    by_seed: float64 `[n, k]`, of each seed and method, both at least 2.
+  """
+  n, k = by_seed.shape
+  mean = by_seed.mean(axis=0)
+  pairs = by_seed[:, :, np.newaxis] - by_seed[:, np.newaxis, :]
+  of_two = pairs.std(axis=0, ddof=1) / math.sqrt(2 * n)
+  limit = np.maximum(
+      critical_difference(by_seed), _studentized_range(k, (n - 1) * (k - 1)) * of_two
+  )
+  return np.abs(mean[:, np.newaxis] - mean) > limit
 
 
 def critical_difference(by_seed: np.ndarray) -> float:
@@ -106,10 +138,10 @@ def _studentized_range(k, degrees):
   return float(stats.studentized_range.isf(_LEVEL, k, degrees))
 
 
-def _rows(means: np.ndarray, difference: float) -> Sequence[tuple[int, int]]:
-  """The first and last places of the largest rows within the difference, of two and more."""
-  ends = [int(np.flatnonzero(means <= first + difference)[-1]) for first in means]
+def _rows(told: np.ndarray) -> Sequence[tuple[int, int]]:
+  """The first and last places of the longest rows whose ends are not told apart, of two or more."""
+  ends = [int(np.flatnonzero(~apart)[-1]) for apart in told]
   return [
       (first, last) for first, last in enumerate(ends)
-      if last > first and (first == 0 or last > ends[first - 1])
+      if last > max([first, *ends[:first]])
   ]

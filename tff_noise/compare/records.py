@@ -7,6 +7,7 @@ what one machine or day has not run another can add.
 import csv
 import hashlib
 import io
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -166,7 +167,8 @@ def _rows(path):
     for row in rows:
       if tuple(row)[:len(_FIRST)] != _FIRST or None in row or None in row.values():
         raise ValueError('its columns are others')
-      int(row['seed'])
+      if str(int(row['seed'])) != row['seed']:
+        raise ValueError(f'a seed is written {row["seed"]!r}')
     found = {}
     for row in rows:
       key = tuple(row[name] for name in _KEY)
@@ -183,7 +185,11 @@ def _rows(path):
 def _record(path, row):
   try:
     values = {name: _number(text) for name, text in row.items() if name not in _FIRST}
-    seconds, up, down = (float(row[name]) for name in _COSTS[:3])
+    costs = seconds, up, down = [float(row[name]) for name in _COSTS[:3]]
+    if not all(0 <= cost < math.inf for cost in costs):
+      raise ValueError(f'costs are {costs}')
+    if any(v is not None and math.isnan(v) for v in values.values()):
+      raise ValueError('a metric is nan')
   except ValueError as error:
     raise types.UsageError(f'{path} is damaged ({error}); give another --results') from None
   return Record(row['code'], values, seconds, up, down, row['label_epsilon'], row['run_epsilon'])
@@ -216,7 +222,9 @@ def _flag(text):
 
 
 def _text(value):
-  return '' if value is None else value if isinstance(value, str) else repr(float(value))
+  if value is None or isinstance(value, str):
+    return value or ''
+  return '' if math.isnan(value) else repr(float(value))
 
 
 def _number(text):

@@ -29,8 +29,8 @@ class Shard(NamedTuple):
     return f'{self.index}/{self.count}'
 
 
-def parse(text: str) -> Shard:
-  """Returns the shard that is written 'i/n'.
+def parse(text: str, flag: str = 'shard') -> Shard:
+  """Returns the shard that is written 'i/n', by this flag.
 
   Raises:
     types.UsageError: If it is not, or there is no such shard.
@@ -39,7 +39,7 @@ def parse(text: str) -> Shard:
   shard = Shard(*map(int, match.groups())) if match else None
   if shard is None or shard.index >= shard.count:
     raise types.UsageError(
-        f'--shard must be i/n, with i from 0 to n - 1, such as 0/4; got {text!r}'
+        f'--{flag} must be i/n, with i from 0 to n - 1, such as 0/4; got {text!r}'
     )
   return shard
 

@@ -20,6 +20,8 @@ _SIGN_FLIP_SEEDS = range(6, 17)
 _LEVEL = 0.05
 _RESOLUTION = 1e-6
 _SIMULATIONS = 50_000
+# From so many seeds on equal differences tell something.
+_EQUAL_TELL = _SIGN_FLIP_SEEDS.start
 
 
 class Spread(NamedTuple):
@@ -64,7 +66,7 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Differenc
   differences = _differences(first, second)
   n = len(differences)
   mean = float(differences.mean()) if n else math.nan
-  if n < MIN_SEEDS or not (n in _SIGN_FLIP_SEEDS or _vary(differences, first, second)):
+  if n < MIN_SEEDS or not (n >= _EQUAL_TELL or _vary(differences, first, second)):
     return Difference(mean, math.nan, math.nan, math.nan, n)
   from scipy import stats  # Takes a second: only where it is used.
 
@@ -112,7 +114,7 @@ def may_be_best(
       continue
     limit = critical_value(len(compared), len(differences)) * _standard_error(differences)
     # Equal differences do not tell how they vary: a few of a coarse metric are easily equal.
-    told = len(differences) in _SIGN_FLIP_SEEDS or _vary(differences, compared[best], of_method)
+    told = len(differences) >= _EQUAL_TELL or _vary(differences, compared[best], of_method)
     result[method] = method == best or not told or bool(differences.mean() <= limit)
   if sum(kept is not None for kept in result.values()) < 2:
     return dict.fromkeys(values)

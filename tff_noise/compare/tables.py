@@ -366,19 +366,21 @@ def mean_ranks(
 
 def rank_table(found: ranks.Ranks, metric: str) -> Table:
   """The mean rank of each method, the best first."""
-  first, *_ = found.mean.values()
-  alike = first + found.critical_difference
+  left_out = ()
+  if found.left_out:
+    left_out = (f'Left out, with too few seeds: {", ".join(found.left_out)}.',)
   return Table(
       f'{metrics.get(metric).title}: mean rank',
       ('method', f'mean rank over {found.settings} settings'),
-      tuple((m, f'{r:.2f} †' if r <= alike else f'{r:.2f}') for m, r in found.mean.items()),
+      tuple((m, f'{r:.2f} †' if m in found.alike else f'{r:.2f}') for m, r in found.mean.items()),
       (
           f'Of {len(found.mean)} methods in each setting and seed, 1 the best; mean over '
           f'{found.settings} settings, and {found.seeds} seeds. Critical difference '
-          f'{found.critical_difference:.2f}: methods whose mean ranks are further apart differ '
-          "(Tukey's range at 1 %, so that where methods vary unequally over seeds 95 of 100 tables "
-          'still show no difference that is not there). †: not told apart from the first. Other '
-          'settings may rank otherwise.',
+          f'{found.critical_difference:.2f}: methods whose mean ranks are further apart differ, if '
+          "by the variance of the two alone they do as well (Tukey's range at 1 %, so that where "
+          'methods vary unequally over seeds 95 of 100 tables still show no difference that is not '
+          'there). †: not told apart from the first. Other settings may rank otherwise.',
+          *left_out,
       ),
   )
 
