@@ -15,6 +15,7 @@ from tff_noise import params as params_lib
 from tff_noise import rng
 from tff_noise import types
 from tff_noise.algorithms import catalog
+from tff_noise.algorithms import class_prior
 from tff_noise.algorithms import dividemix
 from tff_noise.algorithms import parameters
 from tff_noise.clients import gaussian_mixture
@@ -115,7 +116,7 @@ class EquationsTest(parameterized.TestCase):
     # A mean over classes, too: the sum is .039206.
     self.assertAlmostEqual(dividemix.unlabelled_loss(z, t).numpy(), 0.013069, delta=1e-6)
     self.assertAlmostEqual(losses.entropy(z).numpy(), 0.832396, delta=1e-5)
-    uniform = dividemix.class_prior(None, 3, 'uniform')
+    uniform = class_prior.of('uniform', None, 3)
     # Of the mean over two, which is (.7, .2, .1).
     both = _logits((0.9, 0.05, 0.05), (0.5, 0.35, 0.15))
     self.assertAlmostEqual(dividemix.prior_penalty(both, uniform).numpy(), 0.324287, delta=1e-5)
@@ -143,9 +144,9 @@ class EquationsTest(parameterized.TestCase):
     np.testing.assert_allclose(tape.gradient(value, z), [[-0.2, 0.2, 0]], atol=1e-6)
 
   def test_prior_of_labels(self):
-    found = dividemix.class_prior(tf.constant([3, 0, 3, 3]), 4, 'labels')
+    found = class_prior.of('labels', tf.constant([3, 0, 3, 3]), 4)
     np.testing.assert_allclose(found, [0.25, 0, 0, 0.75])
-    empty = dividemix.class_prior(tf.zeros([0], tf.int32), 2, 'labels')
+    empty = class_prior.of('labels', tf.zeros([0], tf.int32), 2)
     np.testing.assert_allclose(empty, [0, 0])
 
   @parameterized.parameters((10, 0), (12.5, 3.90625), (18, 12.5), (26, 25), (40, 25), (3, 0))
@@ -606,7 +607,8 @@ class ParamsTest(parameterized.TestCase):
   @parameterized.parameters(
       ('threshold=1', 'threshold must be at least 0 and below 1, got 1.0'),
       ('sharpening=0', 'sharpening must be positive, got 0.0'),
-      ('alpha=-1', 'alpha must not be negative, got -1.0'),
+      ('alpha=-1', r'alpha must be 0, for none, or in \[0.05, 1e6\], got -1.0'),
+      ('alpha=0.01', r'alpha must be 0, for none, or in \[0.05, 1e6\], got 0.01'),
       ('unlabelled_weight=-1', 'unlabelled_weight must not be negative, got -1.0'),
       ('ramp_rounds=-1', 'ramp_rounds must not be negative, got -1'),
       ('penalty_weight=-1', 'penalty_weight must not be negative, got -1.0'),

@@ -13,6 +13,7 @@ from tff_noise import params as params_lib
 from tff_noise import rng
 from tff_noise import types
 from tff_noise.algorithms import catalog
+from tff_noise.algorithms import class_prior
 from tff_noise.algorithms import jointopt
 from tff_noise.clients import seeds
 from tff_noise.federated import task as task_lib
@@ -24,7 +25,7 @@ _LOGITS = np.array([[2, 1, 0], [0, 3, 0]], np.float32)
 _OUTPUTS = np.array(
     [[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.8, 0.1, 0.1], [0.7, 0.2, 0.1]], np.float32
 )
-_UNIFORM = jointopt.class_prior(tf.constant([0]), 3, 'uniform')
+_UNIFORM = class_prior.of('uniform', tf.constant([0]), 3)
 
 
 def _softmax(z):
@@ -65,7 +66,7 @@ class LossTest(parameterized.TestCase):
       self.assertTrue(np.isfinite(tape.gradient(value, logits).numpy()).all())
 
   def test_prior_of_a_client_are_the_shares_of_its_labels(self):
-    prior = jointopt.class_prior(tf.constant([0, 0, 1, 0]), 3, 'client')
+    prior = class_prior.of('labels', tf.constant([0, 0, 1, 0]), 3)
     np.testing.assert_allclose(prior, [0.75, 0.25, 0])
     np.testing.assert_allclose(_UNIFORM, [1 / 3] * 3)
     # Least where the mean prediction is the prior.
@@ -170,6 +171,17 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     np.testing.assert_array_equal(clients.own[jointopt.LABELS][0], labels)
     np.testing.assert_array_equal(clients.own[jointopt.COUNT][0], np.full(7, 12))
     self.assertGreater(np.abs(before - expected.w).max(), 0.01)
+
+  def test_labels_that_only_retraining_uses_are_written_too(self):
+    federation = toy.two_corners([7])
+    task = _task(federation, warm_up=2, retrain=1)
+    _, clients = method_runs.trained('jointopt', federation, task)
+    expected = _NumPy(federation, 1.2, 0.8, 10)
+    for round_num in (1, 2):
+      expected.round(round_num, 2, 'warm_up')
+    labels = [expected.soft(i).argmax() for i in range(7)]
+    self.assertNotEqual(labels, federation.clients[0].y.tolist())
+    np.testing.assert_array_equal(clients.own[jointopt.LABELS][0], labels)
 
   def test_codes_warm_up_has_the_joint_loss_on_given_labels(self):
     federation = toy.two_corners([7])
@@ -286,7 +298,7 @@ class TrainingTest(federated_test_case.FederatedTestCase):
     federation = toy.two_corners([1, 0, 4])
     task = _task(federation, warm_up=1, joint=2)._replace(clients_per_round=3)
     weights, clients = method_runs.trained(
-        'jointopt', federation, task, prior='client', joint_epochs=2
+        'jointopt', federation, task, prior='labels', joint_epochs=2
     )
     self.assertTrue(np.isfinite(weights).all())
     self.assertEqual(clients.own[jointopt.HISTORY][1].shape, (0, 10, 2))

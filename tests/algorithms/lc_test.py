@@ -268,7 +268,7 @@ class LateTest(federated_test_case.FederatedTestCase):
     there = availability_lib.Availability(np.array([1, 9, 9]), np.array([100, 100, 100]))
     task = method_runs.task(federation, clients_per_round=1, availability=there)
     with self.assertRaisesRegex(types.UsageError, 'scope=pooled: one client is there'):
-      method_runs.run('lc', federation, task, scope='pooled')
+      method_runs.build('lc', task, scope='pooled')
 
 
 class MistakesTest(parameterized.TestCase):

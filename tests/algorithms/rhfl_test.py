@@ -364,6 +364,13 @@ class ArchitecturesTest(federated_test_case.FederatedTestCase):
     # From the second round on client 1 is the only one with a wide model.
     self.assertEqual(found[-1].participations.tolist(), [4, 1, 4, 1, 4])
 
+  @parameterized.parameters(('narrow+wide', 2), ('narrow', 3))
+  def test_sums_are_over_those_of_an_architecture(self, architectures, smallest):
+    there = availability.Availability(np.array([1] * 5), np.array([9, 9, 3, 2, 9]))
+    task = _task(toy.two_corners([5, 7, 4, 6, 3]), build_model=_narrow, availability=there)
+    found = _build(task, architectures=architectures).smallest_cohorts(task)
+    self.assertEqual(set(found.values()), {smallest})
+
   def test_architecture_of_one_client_is_refused(self):
     with self.assertRaisesRegex(types.UsageError, '^--param=architectures has 2 for 3 clients: '):
       self._run([5, 7, 4], 'narrow+wide')

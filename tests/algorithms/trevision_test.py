@@ -223,7 +223,7 @@ class RunTest(federated_test_case.FederatedTestCase):
         stages={'estimate': 1, 'correct': 1, 'revise': 1}, rounds=3, availability=there
     )
     with self.assertRaisesRegex(types.UsageError, 'revision=averaged: a sum over one client'):
-      method_runs.run('trevision', federation, task, revision='averaged')
+      method_runs.build('trevision', task, revision='averaged')
     method_runs.run('trevision', federation, task)
 
 

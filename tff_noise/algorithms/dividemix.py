@@ -70,6 +70,7 @@ import tensorflow as tf
 
 from tff_noise import types
 from tff_noise.algorithms import algorithm
+from tff_noise.algorithms import class_prior
 from tff_noise.algorithms import parameters
 from tff_noise.clients import gaussian_mixture
 from tff_noise.clients import mixup
@@ -188,14 +189,6 @@ def cycled(unlabelled: tf.Tensor, count: tf.Tensor, seed: tf.Tensor) -> tf.Tenso
   return tf.gather(tf.concat([order, [-1]], axis=0), turns)
 
 
-def class_prior(labels: tf.Tensor, num_classes: int, kind: str) -> tf.Tensor:
-  """Returns float32 `[K]`, pi: 'uniform', or the shares of int32 `[n_c]` 'labels'."""
-  if kind == 'uniform':
-    return tf.fill([num_classes], 1 / num_classes)
-  counts = tf.math.unsorted_segment_sum(tf.ones_like(labels, tf.float32), labels, num_classes)
-  return tf.math.divide_no_nan(counts, tf.reduce_sum(counts))
-
-
 def warm_up_client(
     p: parameters.DivideMixParams, training: types.LocalTraining
 ) -> program.ClientProgram:
@@ -288,7 +281,7 @@ def client(
   return program.ClientProgram(
       loss=loss,
       columns=co_divide,
-      init=lambda client: class_prior(client.labels, num_classes, p.prior),  # pi
+      init=lambda client: class_prior.of(p.prior, client.labels, num_classes),  # pi
       draw=draw,
       final=keep,
       own={_POSTERIOR: program.PerExample(np.float32(np.nan))},

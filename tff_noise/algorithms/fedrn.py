@@ -25,8 +25,8 @@ What crosses the network, beside FedAvg's: up e_c, o_c `[K]` and the model itsel
 is sent twice, as an update for the mean and under its client's name for the server's table. Down
 the h neighbours' models and 1 + h weights. **Single models reach other clients**, with all that can
 be concluded from a model; the ledger enters that as a release to them. A client keeps its own last
-model. The table, float32 `[N, P]`, is part of every checkpoint, and so is what clients keep: this
-is for small networks, and a table above 512 MiB is refused (a checkpoint has 2 GiB at most).
+model. The table, float32 `[N, P]`, is part of every checkpoint, and so is what clients keep, as
+much again: this is for small networks.
 
 The numbers are those of the public code (ElvinKim/FedRN): h = 2, a = 0.6 in its scripts (0.5 where
 none is given), a mixture with DivideMix's constants but up to 100 steps, and where training
@@ -96,7 +96,6 @@ _MODELS, _WEIGHTS = 'neighbour_models', 'neighbour_weights'
 _MIXTURE = gaussian_mixture.DIVIDEMIX._replace(max_iterations=100)
 # Of all rounds: 100 of 500 in the public code.
 _WARM_UP_SHARE = 0.2
-_MAX_TABLE_BYTES = 2**29
 # Cosines of equal outputs differ by less.
 _ROUNDING = 1e-9
 
@@ -474,13 +473,6 @@ def _check(task, p):
     raise types.UsageError(
         f'--param=neighbours={p.neighbours} must be below the number of clients, '
         f'{task.num_clients}: nobody is its own neighbour'
-    )
-  size = task.num_clients * uplink.num_bytes(task.model.weights_type)
-  if size > _MAX_TABLE_BYTES:
-    raise types.UsageError(
-        f'fedrn keeps the last model of each of {task.num_clients} clients, here '
-        f'{size / 2**20:.0f} MiB, and more than {_MAX_TABLE_BYTES / 2**20:.0f} MiB do not fit into '
-        'a checkpoint: use a smaller --model, or fewer --clients'
     )
 
 

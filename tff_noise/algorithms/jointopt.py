@@ -28,7 +28,7 @@ Where this differs from public code:
 - Y moves before each visit of an example. There it moves after each epoch, which is the same, but
   that a client's first epoch after the warm-up still has the old Y in FedRN's code.
 - A client's Y rests while it is not drawn: 10 outputs may be those of several rounds.
-- pi is uniform in all codes, also where a client's classes are not; `prior=client` are the shares
+- pi is uniform in all codes, also where a client's classes are not; `prior=labels` are the shares
   of its given labels.
 
 Retraining starts from the run's first weights, and whatever the optimizer keeps is dropped.
@@ -43,6 +43,7 @@ import tensorflow as tf
 
 from tff_noise import types
 from tff_noise.algorithms import algorithm
+from tff_noise.algorithms import class_prior
 from tff_noise.algorithms import parameters
 from tff_noise.clients import program
 from tff_noise.federated import computation
@@ -95,13 +96,6 @@ def prior_term(logits: tf.Tensor, prior: tf.Tensor) -> tf.Tensor:
   return -tf.reduce_sum(prior * losses.log_mean_prediction(logits))
 
 
-def class_prior(labels: tf.Tensor, num_classes: int, kind: str) -> tf.Tensor:
-  """Returns float32 `[K]`, pi: 'uniform', or by 'client', the shares of labels, int32 `[n]`."""
-  if kind == 'uniform':
-    return tf.fill([num_classes], 1 / num_classes)
-  return tf.reduce_mean(tf.one_hot(labels, num_classes), axis=0)
-
-
 def client(
     p: parameters.JointOptParams, training: types.LocalTraining, num_classes: int, stage: str
 ) -> program.ClientProgram:
@@ -116,7 +110,7 @@ def client(
       y = soft_labels(history, count, s.labels)  # Before this step's own output.
       value = losses.soft_cross_entropy(s.logits, y, training.loss)
     if regularised:
-      prior = class_prior(s.client.labels, num_classes, p.prior)
+      prior = class_prior.of(p.prior, s.client.labels, num_classes)
       value += p.alpha * prior_term(s.logits, prior) + p.beta * losses.entropy(s.logits)  # L_e
     return value, tf.nn.softmax(s.logits)
 
@@ -126,7 +120,7 @@ def client(
   def keep(result):
     history, count = result.carry
     own = {HISTORY: history, COUNT: count}
-    if stage == JOINT:
+    if stage != WARM_UP:
       y = soft_labels(history, count, result.client.labels)
       own[LABELS] = tf.argmax(y, axis=1, output_type=tf.int32)
     return program.Sent(own=own)
@@ -139,8 +133,8 @@ def client(
       loss=loss,
       init=lambda client: (client.own[HISTORY], client.own[COUNT]),
       step=None if stage == RETRAIN else record,
-      final=None if stage == RETRAIN else keep,
-      own={**own, LABELS: program.GivenLabels()} if stage == JOINT else own,
+      final=keep,
+      own=own if stage == WARM_UP else {**own, LABELS: program.GivenLabels()},
   )
 
 
@@ -186,7 +180,7 @@ def build(task: task_lib.Task, p: parameters.JointOptParams) -> algorithm.Algori
   def from_scratch(state, clients):
     retrain = by_stage[RETRAIN]
     first = retrain.process.initialize()
-    of_optimizer = retrain.declared.own.keys() - {HISTORY, COUNT}
+    of_optimizer = retrain.declared.own.keys() - {HISTORY, COUNT, LABELS}
     if of_optimizer:
       clients.forget(clients.everybody, *sorted(of_optimizer))
     state = state._replace(

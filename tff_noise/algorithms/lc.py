@@ -206,7 +206,8 @@ def build(task: task_lib.Task, p: parameters.LCParams) -> algorithm.Algorithm:
     given = read_transition(p.transition, task.num_classes)
     program_ = client(p, task.training, lambda known: tf.constant(given))
   elif p.scope == 'pooled':
-    _require_several(task.num_clients)
+    if stages['correct']:
+      _require_several(len(task.present(stages['train'] + 1)))
     asked = (pooling(task, evidence(p, task.training), p),)
     program_ = client(
         p, task.training, lambda known: known.received[TRANSITION],

@@ -10,11 +10,12 @@ from tff_noise import types
 from tff_noise.selection import candidacy
 
 
-def _require_mixup(alpha):
+def _require_mixup(params, name='mixup_alpha'):
   """Raises `ValueError` if alpha of mixup is neither 0 nor one that float32 can draw by."""
+  alpha = getattr(params, name)
   if alpha and not types.SMALLEST_MIXUP_ALPHA <= alpha <= 1e6:
     raise ValueError(
-        f'mixup_alpha must be 0, for none, or in [{types.SMALLEST_MIXUP_ALPHA}, 1e6], got {alpha}'
+        f'{name} must be 0, for none, or in [{types.SMALLEST_MIXUP_ALPHA}, 1e6], got {alpha}'
     )
 
 
@@ -81,7 +82,7 @@ class DivideMixParams:
   Attributes:
     threshold: p_thr, above which posterior a label is kept, in [0, 1).
     sharpening: T of the targets, positive.
-    alpha: Of Beta(alpha, alpha), by which images are mixed, at least 0; at 0 they are not.
+    alpha: Of Beta(alpha, alpha), by which images are mixed, in [0.05, 1e6]; 0 for no mixture.
     unlabelled_weight: lambda_u of examples whose labels were dropped, at least 0.
     ramp_rounds: In how many rounds lambda_u rises from 0; 0 for the full weight at once.
     penalty_weight: Of the distance of the mean prediction to the prior, at least 0; 1 in the paper.
@@ -107,9 +108,10 @@ class DivideMixParams:
     params_lib.require_share(self, 'threshold')
     params_lib.require_positive(self, 'sharpening')
     params_lib.require_not_negative(
-        self, 'alpha', 'unlabelled_weight', 'ramp_rounds', 'penalty_weight', 'warm_up_entropy',
+        self, 'unlabelled_weight', 'ramp_rounds', 'penalty_weight', 'warm_up_entropy',
         'divide_epochs',
     )
+    _require_mixup(self, 'alpha')
     params_lib.require_one_of(self, 'prior', ('uniform', 'labels'))
     params_lib.require_one_of(self, 'evaluate', ('sum_logits', 'first'))
 
@@ -177,7 +179,7 @@ class FedDivParams:
     params_lib.require_not_negative(
         self, 'sampler_from', 'debias', 'prior_weight', 'warm_up_iterations'
     )
-    _require_mixup(self.mixup_alpha)
+    _require_mixup(self)
     params_lib.require_one_of(self, 'sample_loss', ('double_softmax', 'single'))
     params_lib.require_one_of(self, 'variances', ('code', 'paper'))
 
@@ -221,7 +223,7 @@ class FedTallyParams:
 
   def __post_init__(self):
     params_lib.require_share(self, 'warm_up_share', 'average', 'held_out', 'elr_beta')
-    _require_mixup(self.mixup_alpha)
+    _require_mixup(self)
     params_lib.require_positive(self, 'top_share')
     params_lib.require_not_negative(self, 'loss_q', 'least_q', 'elr_weight')
     if self.elr_weight and (self.loss_q or self.mixup_alpha):
@@ -420,7 +422,7 @@ class JointOptParams:
     beta: Of L_e, the entropy of predictions, at least 0.
     window: Of how many of its last outputs an example's label is the mean, at least 1.
     joint_epochs: Local epochs in the stage joint, at least 0; 0 for --local_epochs.
-    prior: pi, 'uniform' over classes, or by 'client', the shares of its given labels.
+    prior: pi, 'uniform' over classes, or the shares of the client's given 'labels'.
     warm_up_loss: 'cross_entropy' alone, or the 'joint' loss, on given labels.
   """
 
@@ -434,7 +436,7 @@ class JointOptParams:
   def __post_init__(self):
     params_lib.require_not_negative(self, 'alpha', 'beta', 'joint_epochs')
     params_lib.require_positive(self, 'window')
-    params_lib.require_one_of(self, 'prior', ('uniform', 'client'))
+    params_lib.require_one_of(self, 'prior', ('uniform', 'labels'))
     params_lib.require_one_of(self, 'warm_up_loss', ('cross_entropy', 'joint'))
 
 

@@ -197,6 +197,10 @@ def build(task: task_lib.Task, p: parameters.RHFLParams) -> algorithm.Algorithm:
           c.name: stages['pretrain' if c is group.pretrain else 'collaborate']
           for group in groups for c in group.computations
       },
+      # Of several architectures each is asked of its own clients alone.
+      cohorts={
+          c.name: fewest for group in groups for c in group.computations
+      } if len(groups) > 1 else {},
       evaluate=evaluate,
       report=algorithm.Report(columns=lambda s: {'loss_drops': float(s.records['loss_drops'])}),
   )

@@ -190,7 +190,7 @@ def _require_several(num_clients):
   if num_clients < 2:
     raise types.UsageError(
         '--param=revision=averaged: a sum over one client is its own value: use more '
-        '--clients_per_round, or --param=revision=local'
+        '--clients_per_round, --arrivals of more clients, or --param=revision=local'
     )
 
 
@@ -199,7 +199,9 @@ def build(task: task_lib.Task, p: parameters.TRevisionParams) -> algorithm.Algor
   stages = stage_lengths(task)
   num_classes = task.num_classes
   if p.revision == 'averaged' and stages['revise']:
-    _require_several(task.clients_per_round)
+    first = stages['estimate'] + stages['correct'] + 1
+    there = [len(task.present(r)) for r in range(first, first + stages['revise'])]
+    _require_several(min(task.clients_per_round, *there))
   train = computation.train('a round of estimate', task, plain.client(task.training))
   correct = computation.train(
       'a round of correct', task, correcting(p, task.training, num_classes)
