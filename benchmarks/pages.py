@@ -81,7 +81,7 @@ def _draw_front(grid, results, metric, cost):
   from tff_noise.compare import pictures
   found = choices.points(grid, results, metric, cost)
   if not found:
-    raise types.UsageError(f'{grid.title}: no method has a result in each setting')
+    raise types.UsageError(f'{grid.title}: no method has seeds enough in each setting')
   groups = {
       f'The server has {kind}': [
           (p.method, choices.cost_text(p.cost), p.mean, p.on_front) for p in found if p.kind == kind

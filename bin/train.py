@@ -3,6 +3,7 @@
 import os
 import sys
 
+from tff_noise import types
 from tff_noise.program import command_line
 from tff_noise.program import flags
 
@@ -31,7 +32,12 @@ def _train(argv):
   config = flags.config_of_command_line(argv)
   from tff_noise.program import run  # What it needs takes seconds to load.
 
-  run.run(config)
+  try:
+    run.run(config)
+  except types.RunError as error:
+    if not config.overwrite:
+      raise
+    raise types.RunError(f'{error} (without --overwrite, which would begin it anew)') from error
   command_line.load_matplotlib()
   from tff_noise.program import exported
   from tff_noise.program import run_directory

@@ -12,6 +12,7 @@ from tff_noise import types
 # From the bottom to the top. A layer imports itself and the layers below; layers of one line do
 # not know each other.
 _LAYERS = (
+    ('tff_noise.errors',),
     ('tff_noise.types', 'tff_noise.rng', 'tff_noise.child', 'tff_noise.heaps', 'tff_noise.loading'),
     ('tff_noise.params', 'tff_noise.step_sizes', 'tff_noise.weights_file', 'tff_noise.runtimes'),
     ('tff_noise.data',),

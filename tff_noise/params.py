@@ -15,7 +15,7 @@ from typing import Any
 from tff_noise import loading
 from tff_noise import types
 
-# Clients count in int32: the sum of two has to be one.
+# Clients count in int32, and the sum of two counts has to fit as well.
 LARGEST_COUNT = 2**30
 # And compute in float32.
 _LARGEST = {float: types.MAX_FLOAT32, int: LARGEST_COUNT}

@@ -152,7 +152,7 @@ class CrossEntropy(NamedTuple):
 
 
 class Schedule(NamedTuple):
-  """By what the local step size is multiplied in round t of a run, t = 1, 2, ...
+  """The factor on the local step size in round t of a run, t = 1, 2, ...
 
   Attributes:
     kind: 'constant': 1; 'exponential': `gamma^(t - 1)`; 'steps': gamma to the number of `rounds`

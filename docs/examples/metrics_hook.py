@@ -6,11 +6,15 @@
 
   def wandb_hook(run_dir, flags):
     import wandb
+    if wandb.run:
+      wandb.finish()  # bin/compare has several runs in one process.
     wandb.init(project='noisy labels', dir=run_dir, config=flags)
     return lambda metrics, round_num: wandb.log(metrics, step=round_num)
 
   def mlflow_hook(run_dir, flags):
     import mlflow
+    mlflow.end_run()
+    mlflow.start_run()
     mlflow.log_params(flags)
     return lambda metrics, round_num: mlflow.log_metrics(
         {k: v for k, v in metrics.items() if not isinstance(v, str)}, step=round_num

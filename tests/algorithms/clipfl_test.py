@@ -138,12 +138,12 @@ class TaskTest(parameterized.TestCase):
 
   def test_more_kept_than_are_drawn(self):
     self._refused(r'--param=keep=5 .* --clients_per_round=4', _params(keep=5))
-    self._refused(r'--param=keep=4 keeps all of .* lots would say who', _params(keep=4))
+    self._refused(r'--param=keep=4 keeps all of .* would be random', _params(keep=4))
     # As many are there while candidates are counted, and more later.
     late = availability.Availability(
         np.where(np.arange(len(_SIZES)) < 2, 1, 5), np.full(len(_SIZES), availability.NEVER)
     )
-    self._refused(r'keeps all of the 2 clients that are there .*lots would', availability=late)
+    self._refused(r'keeps all of the 2 clients that are there .*would be random', availability=late)
 
   def test_selector_without_what_it_compares_models_on(self):
     for part in ('--validation_fraction', '--param=selector=agreement'):

@@ -584,7 +584,7 @@ class GuardsTest(federated_test_case.FederatedTestCase):
     task = _task(toy.two_corners([4, 4]))
     task = task._replace(label_privacy=task.label_privacy._replace(in_training=True))
     with self.assertRaisesRegex(
-        types.UsageError, '^--training_labels=private: .*--stages=warm_up:3,divide:0$'
+        types.UsageError, '^--training_labels=private: .*with --stages=warm_up:3,divide:0 it'
     ):
       method_runs.build('dividemix', task)
 

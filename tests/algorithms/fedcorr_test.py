@@ -267,15 +267,18 @@ class PlanTest(parameterized.TestCase):
     self.assertEqual([v.iteration for v in visits], sorted(v.iteration for v in visits))
 
   def test_who_left_before_being_asked_has_no_estimate(self):
+    # Client 0 estimated .3 and was not noisy then; 1 was never asked, 3 had left when it was to be.
     records = {
-        'noise': np.array([0.3, 0, 0.2, 0]),
-        'noisy_by_iteration': np.array([[1, 0, 1, 0], [0, 0, 0, 0]], bool),
+        'noise_by_iteration': np.array([[0.3, 0, 0.2, np.nan], [0, 0, 0.1, 0], [np.nan] * 4]),
+        'noisy_by_iteration': np.array([[1, 0, 1, 1], [0, 0, 1, 0], [0] * 4], bool),
     }
-    noisy = np.array([1, 1, 0, 0], bool)
-    np.testing.assert_array_equal(fedcorr.last_estimates(records, 1, noisy), [0.3, np.nan, 0, 0])
-    np.testing.assert_array_equal(
-        fedcorr.last_estimates(records, 0, noisy), [np.nan, np.nan, 0, 0]
-    )
+    noisy = np.array([1, 1, 1, 1], bool)
+    for iteration, expected in (
+        (0, [np.nan] * 4), (1, [0.3, np.nan, 0.2, np.nan]), (2, [0.3, np.nan, 0.1, np.nan])
+    ):
+      found = fedcorr.last_estimates(records, iteration, noisy)
+      np.testing.assert_array_equal(found, expected)
+      np.testing.assert_array_equal(fedcorr.last_estimates(records, iteration, ~noisy), [0] * 4)
 
   def test_fewer_are_there_than_a_round_takes(self):
     there = availability.always(4)

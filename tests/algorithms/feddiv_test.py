@@ -411,7 +411,7 @@ class DeclaredTest(federated_test_case.FederatedTestCase):
   def test_private_labels_are_refused_where_they_would_be_replaced(self):
     task = _task(toy.two_corners([5, 7]))
     task = task._replace(label_privacy=task_lib.LabelPrivacy('1', 'shrinkage', in_training=True))
-    with self.assertRaisesRegex(types.UsageError, '--param=confidence=1$'):
+    with self.assertRaisesRegex(types.UsageError, 'with --param=confidence=1 it replaces none$'):
       method_runs.build('feddiv', task)
     method_runs.build('feddiv', task, confidence=1.0)
 

@@ -96,8 +96,8 @@ class SeveralTest(parameterized.TestCase):
     path = self._write('a', _NOISE, weights='first.npz')
     members = [several.read(path), several.read(self._write('b', _NOISE, seed=4))]
     text = ' '.join(several.audit(members, 0.4).text().split())
-    self.assertIn("Run 1 is begun with a given model: what that knows of clients' data", text)
-    self.assertNotIn('Run 2 is', text)
+    self.assertIn("Run 1 was begun from a given model: what it knows of clients' data", text)
+    self.assertNotIn('Run 2 was', text)
     self.assertIn('--weights=(a file)', text)
     self.assertNotIn('first.npz', text)
     self.assertEqual(text.count('WARNING: delta 0.4 is not below one over the number of client'), 1)

@@ -231,7 +231,7 @@ class MistakeTest(parameterized.TestCase):
       (['--shard=2/2'], "--shard must be i/n, with i from 0 to n - 1, such as 0/4"),
       (['--shard='], '--shard must be i/n'),
       (['--results=no_folder/r.csv'], 'no_folder is no folder that can be written to; make it'),
-      (['--scale=full'], '--scale is of a grid file: give --grid, or leave it out'),
+      (['--scale=full'], '--scale needs a grid file: give --grid, or leave it out'),
       (['--noresume'], '--resume cannot be set in a grid'),
       (['--dataset=cifar10', '--data_dir=nowhere'], 'nowhere'),
       (['--model=nowhere:network'], '--model=nowhere:network: there is no module nowhere; it has'),

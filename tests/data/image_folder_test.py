@@ -143,6 +143,11 @@ class LoadTest(_Test):
         rf'{self.root}/{stray} is no image file: .* only files that end in \.jpg, \.jpeg, \.png;'
     )
 
+  def test_a_link_to_nothing_is_no_reason_to_remove_an_image(self):
+    self.write()
+    os.symlink('/nowhere/0.jpg', os.path.join(self.root, 'train/cat/0.jpg'))
+    self.assert_refused(f'{self.root}/train/cat/0.jpg is a link to what is not there: bring')
+
   @parameterized.parameters('train/notes.txt', 'test/1.jpg')
   def test_stray_file_beside_the_classes(self, name):
     self.write()

@@ -716,7 +716,7 @@ class SampleTest(parameterized.TestCase):
       clients.sample(train, _STATE, np.array(among, np.int64))
     self.assertEqual(
         str(caught.exception),
-        'no client can take part in round 3: none that may is there (--arrivals)',
+        'no client can take part in round 3: no eligible client is there (--arrivals)',
     )
 
   def test_clients_have_turns(self):

@@ -220,8 +220,12 @@ class RunTest(absltest.TestCase):
     self.assertEqual((config.rounds, config.seed), (7, 3))
     self.assertEqual((config.mixup_alpha, config.aggregation), (0.0, 'mean'))
 
+  def test_a_tilde_is_the_home_folder(self):
+    config = flags.config_from(flags.parse(['train', '--root_dir=~/runs']))
+    self.assertEqual(config.root_dir, os.path.expanduser('~/runs'))
+
   def test_flags_that_are_gone_are_named(self):
-    with self.assertRaisesRegex(types.UsageError, 'this version has not, old, older: use the ver'):
+    with self.assertRaisesRegex(types.UsageError, 'does not know, old, older: use the one'):
       flags.config_of_run({**flags.defaults(), 'older': 1, 'old': 2})
 
 

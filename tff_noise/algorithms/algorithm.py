@@ -337,7 +337,7 @@ class Algorithm(NamedTuple):
     return tuple(c for c in self.computations if self.times.get(c.name, self.rounds))
 
   def smallest_cohorts(self, task: task_lib.Task) -> Mapping[str, int]:
-    """Returns over how few clients each computation may be, as far as it is known before a run."""
+    """Returns the smallest cohort that each computation may have, as far as a plan can tell."""
     there = min((len(task.present(r)) for r in range(1, self.rounds + 1)), default=task.num_clients)
     sampled = 0 if task.sampling == protection.POISSON else min(task.clients_per_round, there)
     return {
@@ -386,7 +386,7 @@ def stage_of(stages: Mapping[str, int], round_num: int) -> str:
 
 
 def require_rounds(task: task_lib.Task, stages: Mapping[str, int]) -> None:
-  """Raises `UsageError` if a stage that takes what is left has less than none, or none has any."""
+  """Raises `UsageError` if the length of a stage is negative, or if all are 0."""
   for name, rounds in stages.items():
     if rounds < 0:
       raise types.UsageError(
@@ -395,6 +395,22 @@ def require_rounds(task: task_lib.Task, stages: Mapping[str, int]) -> None:
       )
   if not sum(stages.values()):
     raise types.UsageError('--stages leaves no round to run')
+
+
+def require_labels_kept(task: task_lib.Task, method: str, otherwise: str = '') -> None:
+  """Raises `UsageError` if labels are reports, which a method would replace.
+
+  Args:
+    task: What is trained.
+    method: Its name.
+    otherwise: Flags with which it replaces none, if there are any.
+  """
+  if task.label_privacy.in_training:
+    what = f'some; with {otherwise} it replaces none' if otherwise else 'them'
+    raise types.UsageError(
+        '--training_labels=private: the loss is right only for labels that were flipped, and '
+        f'{method} replaces {what}'
+    )
 
 
 def computations_of(

@@ -126,7 +126,7 @@ def _check(task, params):
   if params.prune > 0 and params.keep == task.clients_per_round:
     raise types.UsageError(
         f'--param=keep={params.keep} keeps all of --clients_per_round={task.clients_per_round}: no '
-        'client would ever score, and lots would say who is pruned; keep fewer, or give '
+        'client would ever score, and pruning would be random; keep fewer, or give '
         '--param=prune=0'
     )
   rounds = range(1, _stage_lengths(task, params)['identify'] + 1)
@@ -134,8 +134,8 @@ def _check(task, params):
   if params.prune > 0 and rounds and params.keep >= there:
     raise types.UsageError(
         f'--param=keep={params.keep} keeps all of the {there} clients that are there in a round of '
-        'the stage identify (--arrivals): no client would ever score, and lots would say who is '
-        'pruned; keep fewer, or give --param=prune=0'
+        'the stage identify (--arrivals): no client would ever score, and pruning would be '
+        'random; keep fewer, or give --param=prune=0'
     )
   if params.selector == 'validation' and task.validation is None:
     raise types.UsageError(
@@ -164,14 +164,14 @@ def _check(task, params):
 def _stage_lengths(task, params):
   identify = task.stages.get('identify', round(_IDENTIFY_SHARE * task.rounds))
   train = task.stages.get('train', task.rounds - round(_IDENTIFY_SHARE * task.rounds))
-  if identify + train == 0:
-    raise types.UsageError('--stages leaves no round to run')
+  stages = {'identify': identify, 'train': train}
+  algorithm.require_rounds(task, stages)
   if not identify and params.prune:
     raise types.UsageError(
         'without a round of the stage identify nobody knows whom to prune: give it some by '
         '--stages, or prune nobody by --param=prune=0'
     )
-  return {'identify': identify, 'train': train}
+  return stages
 
 
 def _client(task, params):

@@ -304,11 +304,8 @@ def build(task: task_lib.Task, p: parameters.DivideMixParams) -> algorithm.Algor
     types.UsageError: If there is no round, or labels are reports and would be replaced.
   """
   stages = stage_lengths(task)
-  if task.label_privacy.in_training and stages['divide']:
-    raise types.UsageError(
-        '--training_labels=private: the loss is right only for labels that were flipped, and '
-        f'dividemix replaces some; without that it runs by --stages=warm_up:{task.rounds},divide:0'
-    )
+  if stages['divide']:
+    algorithm.require_labels_kept(task, 'dividemix', f'--stages=warm_up:{task.rounds},divide:0')
   task = task.with_model(keras_model.several(task.model, 2, p.evaluate))
   longer = task.with_training(
       task.training._replace(epochs=p.divide_epochs or task.training.epochs)

@@ -217,8 +217,12 @@ def last_estimates(
   0 of those who are not taken for noisy, bool `[C]`, now; nan of who never estimated any: some have
   left by then.
   """
-  asked = records['noisy_by_iteration'][:iteration].any(axis=0)
-  return np.where(noisy, np.where(asked, records['noise'], np.nan), 0.0)
+  last = np.full(len(noisy), np.nan)
+  for taken, noise in zip(
+      records['noisy_by_iteration'][:iteration], records['noise_by_iteration'], strict=False
+  ):
+    last = np.where(taken & np.isfinite(noise), noise, last)
+  return np.where(noisy, last, 0.0)
 
 
 def clean_clients(
@@ -310,7 +314,7 @@ def _summary(records):
           # How often the server judged the clients: 0 without pre-processing.
           'judgements': int(np.isfinite(records['lid']).any(axis=1).sum()),
           'noisy_clients': int(records['noisy'].sum()),
-          # Over those who were judged.
+          # Over those of whom there is one.
           'mean_estimated_noise': float(known.mean()) if len(known) else 0.0,
           'separated': bool(separated),
           'separation': separation,

@@ -339,11 +339,8 @@ def build(task: task_lib.Task, p: parameters.FedDivParams) -> algorithm.Algorith
   Raises:
     types.UsageError: If no round is left, or labels are reports and would be replaced.
   """
-  if task.label_privacy.in_training and p.confidence < 1:
-    raise types.UsageError(
-        '--training_labels=private: the loss is right only for labels that were flipped, and '
-        'feddiv replaces some; without that it runs by --param=confidence=1'
-    )
+  if p.confidence < 1:
+    algorithm.require_labels_kept(task, 'feddiv', '--param=confidence=1')
   stages = stage_lengths(task, p)
   warm_up = computation.train('a round of warm_up', task, warm_up_client(p, task.training))
   program_ = client(p, task.training, task.num_classes, max(1, int(task.client_sizes.max())))

@@ -88,7 +88,7 @@ each other, by which a wrong one may become right again. pi is that of the repor
 filtered: close to uniform, so that little is adjusted. With client DP nothing but updates may
 leave a client: then nothing is tallied, R and a stay as they are at first, and weights are equal;
 what is protected is what FedAvg's noise protects, at ELR's cost where clients keep targets.
-`average` is refused there: --average_models evaluates the same mean.
+`average` is refused there; --average_models evaluates such a mean, and the last model judges.
 """
 
 from collections.abc import Mapping
@@ -522,8 +522,8 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
     )
   if not tallies and p.average:
     raise types.UsageError(
-        '--client_dp_noise: --param=average=B of fedtally is for what is tallied, which nothing is '
-        'here: leave it out, or give --average_models=B, which evaluates the same mean'
+        '--client_dp_noise cannot be given with --param=average=B of fedtally: leave it out, or '
+        'give --average_models=B, which evaluates such a mean; labels are judged by the last model'
     )
   if p.loss_q:
     task = task.with_model(keras_model.with_probe(task.model))

@@ -154,11 +154,7 @@ def build(task: task_lib.Task, p: parameters.JointOptParams) -> algorithm.Algori
   Raises:
     types.UsageError: If no round is left, or labels are reports.
   """
-  if task.label_privacy.in_training:
-    raise types.UsageError(
-        '--training_labels=private: the loss is right only for labels that were flipped, and '
-        'jointopt replaces them'
-    )
+  algorithm.require_labels_kept(task, 'jointopt')
   stages = stage_lengths(task)
   epochs = p.joint_epochs or task.training.epochs
   longer = task.with_training(task.training._replace(epochs=epochs))

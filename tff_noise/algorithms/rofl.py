@@ -256,11 +256,8 @@ def build(task: task_lib.Task, p: parameters.RoFLParams) -> algorithm.Algorithm:
   if start < 0:
     # Not the first: its predictions are those of an untrained model.
     start = max(1, round(_PSEUDO_LABEL_SHARE * task.rounds))
-  if task.label_privacy.in_training and start < task.rounds:
-    raise types.UsageError(
-        '--training_labels=private: the loss is right only for labels that were flipped, and rofl '
-        f'replaces some; without that it runs by --param=pseudo_labels_from={task.rounds}'
-    )
+  if start < task.rounds:
+    algorithm.require_labels_kept(task, 'rofl', f'--param=pseudo_labels_from={task.rounds}')
   program_ = client(p, task.training, start, first_centroids(task))
   train = computation.train('a round of train', task, program_)
 

@@ -12,6 +12,7 @@ from scipy import stats
 
 from tff_noise.audit import black_box
 from tff_noise.audit import queries
+from tff_noise.privacy import rounding
 
 Verdict = black_box.Verdict
 
@@ -199,7 +200,7 @@ def two_worlds(
             f'{name} for label {label}: {one} of {trials}, for label {other}: {zero}',
         ))
   bound, detail = max(bounds, key=lambda b: b[0])
-  detail = f'{detail}; epsilon is at least {bound:.4g}, claimed {claim:.4g}'
+  detail = f'{detail}; epsilon is at least {rounding.down(bound)}, claimed {claim:.4g}'
   if bound > claim:
     return Verdict.FAILED, detail, bound, claim
   if epsilon_lower_bound(trials, trials, 0, trials, level) <= claim:
@@ -266,7 +267,7 @@ def one_run(
   bound = one_run_lower_bound(guesses, correct, alpha)
   detail = (
       f'{correct} of {guesses} guesses correct; '
-      f'epsilon is at least {bound:.4g}, claimed {claim:.4g}'
+      f'epsilon is at least {rounding.down(bound)}, claimed {claim:.4g}'
   )
   if bound > claim:
     return Verdict.FAILED, detail, bound, claim

@@ -320,7 +320,7 @@ def findings(
   parts = _runs_of_one_code(lines, seal)
   return [
       _same_code(parts, code, run_.hook),
-      _entries(run_, parts, replayed),
+      _entries(run_, parts, replayed, code),
       _rows(run_, replayed),
       _participations(run_, replayed),
       *_done_anew(lines, replayed, run_.uplink),
@@ -373,7 +373,7 @@ def _same_code(parts, code, hook):
   return finding.passed(_CODE, code + beside)
 
 
-def _entries(run_, parts, replayed):
+def _entries(run_, parts, replayed, code):
   compared = total = unseen = untrained = 0
   for i, part in enumerate(parts):
     entries = part.entries
@@ -382,6 +382,10 @@ def _entries(run_, parts, replayed):
     if i == len(parts) - 1 and (len(parts) == 1 or run_.finished):
       done = len(run_.rounds)
     found = differences(replayed, entries, done, part.first if i else 1)
+    if found.different and part.code != code and run_.flags.get('noise_source') == 'system':
+      return finding.no_evidence(
+          _ENTRIES, f'{found.different}; other code may draw other cohorts from the same secret'
+      )
     if found.different:
       return finding.failed(_ENTRIES, found.different)
     compared, total = compared + found.same, total + len(entries)
@@ -392,9 +396,9 @@ def _entries(run_, parts, replayed):
   if compared < total:
     detail += '; who took part in the others follows from what clients sent'
   if unseen:
-    detail += f'; so may have been nobody in {unseen} exchanges that have no entry'
+    detail += f'; {unseen} exchanges have no entry, and may have been with nobody'
   if untrained:
-    return finding.no_evidence(_ENTRIES, f'{detail}, in {untrained} of which clients train')
+    return finding.no_evidence(_ENTRIES, f'{detail}, though clients train in {untrained} of them')
   if replayed.stopped:
     return finding.no_evidence(_ENTRIES, f'{detail}: {replayed.stopped}')
   return finding.passed(_ENTRIES, detail)

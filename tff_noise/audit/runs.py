@@ -45,6 +45,7 @@ _REPLAY = 'replay: the run done again from configuration and scene'
 # From the seed, cohorts, flips and noise of a simulation can be worked out; the path of another run
 # has the seed of that one in it, which often is the same: that there was a file is shown.
 _PATHS = frozenset({'scene', 'weights', 'arrivals'})
+A_FILE = '(a file)'
 
 
 class ByCode(NamedTuple):
@@ -100,7 +101,7 @@ def audit(
   privacy = costs_lib.to_json(checked.entries, declared, delta, units, codes)
   exposed = _exposed(checked.entries, declared, delta, codes)
   curves = export.curves(exposed, delta)
-  remarks = [blocks.Text(f'The run is {text}.', 'warning') for text in not_covered(run)]
+  remarks = [blocks.Text(f'The run {text}.', 'warning') for text in not_covered(run)]
   evidence += [
       sections.Built(
           'What left the clients, and when',
@@ -121,10 +122,10 @@ def not_covered(run: runs.Run) -> list[str]:
   """Returns what is no part of what a run's account says that it costs, a sentence each."""
   found = []
   if not run.finished:
-    found.append('not finished: what it goes on to release is not in its account')
+    found.append('is not finished: what it goes on to release is not in its account')
   if run.flags.get('weights'):
     found.append(
-        "begun with a given model: what that knows of clients' data is not in its account"
+        "was begun from a given model: what it knows of clients' data is not in its account"
     )
   return found
 
@@ -138,8 +139,13 @@ def without_name(error: Exception, run: runs.Run) -> str:
 def public_flags(run: runs.Run) -> list[str]:
   """Returns the flags of a run that may be shown to anybody, in the order of their names."""
   shown = {k: v for k, v in run.flags.items() if k != 'seed' and k not in _PATHS}
-  shown |= {k: '(a file)' for k in _PATHS if run.flags.get(k)}
+  shown |= {k: _file_or_rule(run.flags[k]) for k in _PATHS if run.flags.get(k)}
   return [f'--{k}={v}' for k, v in sorted(shown.items())]
+
+
+def _file_or_rule(value):
+  """A path, but of --arrivals, which may be drawn by a rule."""
+  return value if str(value).startswith('uniform:') else A_FILE
 
 
 class Checked(NamedTuple):

@@ -194,6 +194,7 @@ def _about(members):
   """The flags that all runs have, and the others of each."""
   flags = [audit_runs.public_flags(m.run) for m in members]
   common = set.intersection(*map(set, flags))
+  common = {flag for flag in common if not flag.endswith(audit_runs.A_FILE)}
   found = {'flags of all runs': shlex.join(sorted(common))}
   for i, (member, own) in enumerate(zip(members, flags, strict=True), 1):
     found[f'run {i}'] = '; '.join([
@@ -228,7 +229,7 @@ def _alone(members, ledgers, delta):
     ))
   header = ('run', 'rounds', 'exchanges', *(f'epsilon, {u.value}' for u in protection.Unit))
   remarks = [
-      blocks.Text(f'Run {i} is {text}.', 'warning')
+      blocks.Text(f'Run {i} {text}.', 'warning')
       for i, member in enumerate(members, 1) for text in audit_runs.not_covered(member.run)
   ]
   return (blocks.Table(header, rows), *remarks)

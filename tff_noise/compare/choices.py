@@ -179,14 +179,20 @@ def _means(grid, results, metric, setting):
 def front_table(
     grid: grid_lib.Grid, results: Sequence[tables.Result], metric: str, cost: Cost
 ) -> tables.Table:
-  """Every method by accuracy, cost and what is shown; bold where none is better in all."""
+  """Methods of enough seeds by accuracy, cost and what is shown; bold: none is better in all."""
+  found = points(grid, results, metric, cost)
   rows = tuple(
       (f'**{p.method}**' if p.on_front else p.method, p.kind, f'{p.mean:.2f}', cost_text(p.cost))
-      for p in points(grid, results, metric, cost)
+      for p in found
   )
+  short = [
+      m for m in grid.methods if m not in {p.method for p in found}
+      and all(tables.reached_by_seed(results, metric, m, s) for s in grid.settings)
+  ]
+  left_out = [f'Left out, with too few seeds: {", ".join(short)}.'] if short else []
   mean = f'mean over {len(grid.settings)} settings' if len(grid.settings) > 1 else 'mean'
   return tables.Table(
       f'{metrics.get(metric).title}: against what it costs',
       ('method', 'the server has', mean, cost.unit), rows,
-      ('Bold: no other has as much accuracy for as little and shows as little.',),
+      ('Bold: no other has as much accuracy for as little and shows as little.', *left_out),
   )

@@ -22,8 +22,8 @@ _WIDE_SPAN = 50
 _WIDE_COLUMNS = 12
 # In a line of a legend.
 _LEGEND_LETTERS = 100
-# Of a name beside mean ranks.
-_RANK_LETTERS = 30
+# Of names beside mean ranks there is room for so many letters, and an inch for each ten more.
+_RANK_LETTERS, _LETTERS_AN_INCH = 24, 10
 _MARKERS = 'osD^vPX<>*'
 _LINES = ('-', '--', '-.', ':', (0, (5, 1, 1, 1, 1, 1)))
 
@@ -190,7 +190,10 @@ def mean_ranks(
   line = 0.22  # Inches of a line of text.
   bars = 0.5 + 0.5 * len(groups)  # Lines that the bars take.
   height = (left + bars + 4) * line + 0.4
-  figure, axes = style.new_axes(height=height)
+  more = max(0, max(map(len, names)) - _RANK_LETTERS)
+  figure, axes = style.new_axes(
+      height=height, width=style.WIDTH + 2 * more / _LETTERS_AN_INCH
+  )
   span = max(len(names) - 1, 1)
   low, high = 1 - 0.42 * span, len(names) + 0.42 * span
   axes.set_xlim(low, high)
@@ -213,7 +216,7 @@ def mean_ranks(
     y = -(bars + 1 + (i if on_left else len(names) - 1 - i))
     side = 1 - 0.04 * span if on_left else len(names) + 0.04 * span
     axes.plot([value, value, side], [0, y, y], color=style.DARK, linewidth=0.8)
-    shown = style.plain(_cut(name))
+    shown = style.plain(name)
     text = f'{shown}  {value:.2f}' if on_left else f'{value:.2f}  {shown}'
     axes.text(side, y, f' {text} ', ha='right' if on_left else 'left', va='center')
   axes.set_title(f'{style.plain(title)}: mean rank')
@@ -372,11 +375,6 @@ def _methods_below(figure, axes):
     # The axes keep the room that they have beside three lines.
     figure.set_size_inches(width, height + 0.19 * max(0, math.ceil(lines) - 3))
     figure.legend(handles, labels, loc='outside lower center', ncols=columns, handlelength=3.2)
-
-
-def _cut(name):
-  """A name of which both ends are told, where there is no room for all."""
-  return name if len(name) <= _RANK_LETTERS else f'{name[:13]} … {name[-13:]}'
 
 
 def _seeds(counts):

@@ -17,6 +17,7 @@ import numpy as np
 from tff_noise import types
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import metrics
+from tff_noise.privacy import rounding
 from tff_noise.program import run_config
 from tff_noise.report import runs
 
@@ -62,7 +63,7 @@ def from_run(run: runs.Run, names: Sequence[str]) -> Record:
   label_epsilon = ''
   if labels:
     epsilon = labels[0]['epsilon']
-    label_epsilon = 'none' if epsilon == 'inf' else f'{epsilon:.4g}'
+    label_epsilon = 'none' if epsilon == 'inf' else rounding.up(epsilon)
   return Record(
       code=run.code,
       values={name: metrics.get(name).value(run) for name in names},

@@ -38,7 +38,7 @@ class Difference(NamedTuple):
   Attributes:
     mean: Mean difference.
     low: Lower end of the 95 % interval of Student's t; nan for fewer than `MIN_SEEDS`, and for
-      fewer than 6, or more than 16, that are all equal, as a few of a coarse metric easily are.
+      fewer than 6 that are all equal, as a few of a coarse metric easily are.
     high: Upper end.
     p: Of the exact sign-flip test, two-sided: the share of all changes of signs under which the
       mean is as far from 0; nan for fewer than 6 or more than 16 seeds.

@@ -37,7 +37,7 @@ class ClientIds(tff.program.FederatedDataSource):
     if not all(isinstance(i, str) for i in ids):
       raise TypeError(f'client_ids must be str, got {[type(i).__name__ for i in ids][:3]}')
     if not ids or len(set(ids)) < len(ids):
-      raise ValueError(f'client_ids must be there and all different, got {len(ids)}')
+      raise ValueError(f'client_ids must be at least one and all different, got {len(ids)}')
     if not 0 <= seed < 2**63:
       raise ValueError(f'seed must be in [0, 2**63), got {seed}')
     self._client_ids = ids

@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from tff_noise import errors
 from tff_noise import types
 from tff_noise.data import unpickle
 
@@ -107,7 +108,7 @@ def _read(path):
   except types.UsageError:
     raise
   except _DAMAGE as error:
-    reason = (str(error).splitlines() or [''])[0]
+    reason = errors.first_line(error)
     raise types.UsageError(
         f'{path} cannot be read ({type(error).__name__}: {reason}); get it from {URL} again'
     ) from error

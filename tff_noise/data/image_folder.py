@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_noise import errors
 from tff_noise import types
 from tff_noise.data import names
 
@@ -90,6 +91,10 @@ def _images(directory):
   """Returns the paths of the images of one class, sorted."""
   entries = _entries(directory)
   for entry in entries:
+    if os.path.islink(entry.path) and not os.path.exists(entry.path):
+      raise types.UsageError(
+          f'{entry.path} is a link to what is not there: bring it back, or remove the link'
+      )
     if not entry.name.lower().endswith(SUFFIXES) or not entry.is_file:
       raise types.UsageError(
           f'{entry.path} is no image file: the folder of a class may hold only files that end in '
@@ -196,7 +201,7 @@ def _read_image(path, shape):
       resized = converted.resize((width, height), Image.Resampling.BILINEAR)
   # Pillow's decoders raise these for files that are damaged, cut off, no images, or too large.
   except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-    reason = (str(error).splitlines() or [''])[0]
+    reason = errors.first_line(error)
     raise types.UsageError(
         f'{path} cannot be read as an image ({reason}): replace or remove it'
     ) from error

@@ -7,6 +7,7 @@ import zlib
 
 import numpy as np
 
+from tff_noise import errors
 from tff_noise import rng
 from tff_noise import types
 from tff_noise.data import names as names_lib
@@ -63,7 +64,7 @@ def _read(path):
       if not isinstance(array, np.ndarray):
         raise ValueError(f'{name} is no array')
   except _DAMAGE as error:
-    reason = (str(error).splitlines() or [''])[0]
+    reason = errors.first_line(error)
     raise types.UsageError(
         f'{path} cannot be read ({type(error).__name__}: {reason}): it must be an .npz file of '
         f'plain arrays that holds {_EXPECTED}'

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_noise import errors
 from tff_noise import rng
 from tff_noise import types
 from tff_noise.data import noise
@@ -327,7 +328,7 @@ def read(path: str) -> Scene:
   except FileNotFoundError:
     raise types.UsageError(f'scene {path}: no such file') from None
   except _DAMAGE as error:
-    reason = (str(error).splitlines() or [''])[0]
+    reason = errors.first_line(error)
     raise types.UsageError(
         f'scene {path} cannot be read ({type(error).__name__}: {reason})'
     ) from error

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from tff_noise import errors
 from tff_noise import types
 
 # What the unpickler raises for a file that is damaged, cut off or of another kind.
@@ -205,7 +206,7 @@ def load(file: BinaryIO, path: str) -> object:
         'of numbers and plain Python values; get it from its publisher again'
     ) from error
   except _DAMAGE as error:
-    reason = (str(error).splitlines() or [''])[0]
+    reason = errors.first_line(error)
     raise types.UsageError(
         f'{path} cannot be read ({type(error).__name__}: {reason}): it is damaged, cut off or no '
         'pickle; get it from its publisher again'

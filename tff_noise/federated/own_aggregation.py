@@ -8,6 +8,7 @@ than to sum is refused. Nothing is claimed of what the sums protect.
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_noise import errors
 from tff_noise import types
 from tff_noise.federated import aggregation
 from tff_noise.uplink import disclosure
@@ -50,8 +51,7 @@ def _fields(factory, update_type, name):
     process = factory.create(update_type, _WEIGHT_TYPE)
   except Exception as error:  # A factory of the user's may raise whatever it likes.
     raise types.UsageError(
-        f'{name} cannot aggregate {update_type} ({type(error).__name__}: '
-        f'{(str(error).splitlines() or [""])[0]})'
+        f'{name} cannot aggregate {update_type} ({errors.named_line(error)})'
     ) from error
   drawn = operations.unseeded_randomness(process.next)
   if drawn:

@@ -88,7 +88,7 @@ def solve(profile: Callable[[float], float], delta: float, high: float) -> tuple
 
 
 def convolution_error(releases: int) -> float:
-  """Returns more than rounding changes delta by, where so many releases are composed."""
+  """Returns an upper bound of what rounding changes delta by when `releases` are composed."""
   return _FFT_ERROR + _FFT_ERROR_PER_RELEASE * releases
 
 

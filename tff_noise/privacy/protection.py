@@ -176,13 +176,12 @@ def in_rounds(protection: Protection, rounds: Sequence[int]) -> Protection:
   return protection if list(rounds) == list(range(1, len(rounds) + 1)) else protection.reports
 
 
-def full_rounds(shield: NoisySum, times: int) -> int:
-  """Returns as how many rounds that everybody takes part in, each with noise of its own, so many
-  rounds cost in which clients have turns.
-  """
-  if shield.mechanism == TREE:
-    return tree.squared_sensitivity(shield.population, shield.cohort, times)
-  return int(cyclic.participations(shield.population, shield.cohort, times).max())
+def full_rounds(noisy_sum: NoisySum, times: int) -> int:
+  """Returns how many rounds of all clients cost as much as `times` in which clients have turns."""
+  population, cohort = noisy_sum.population, noisy_sum.cohort
+  if noisy_sum.mechanism == TREE:
+    return tree.squared_sensitivity(population, cohort, times)
+  return int(cyclic.participations(population, cohort, times).max())
 
 
 def cost(

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow_federated as tff
 import tree
 
+from tff_noise import errors
 from tff_noise import types
 from tff_noise.program import run_directory
 
@@ -53,7 +54,7 @@ class CheckpointManager(tff.program.ProgramStateManager):
       return read(path, structure)
     # Damage surfaces as one of half a dozen error types of zipfile, zlib and NumPy.
     except Exception as error:
-      reason = (str(error).splitlines() or [''])[0]
+      reason = errors.first_line(error)
       raise types.UsageError(
           f'checkpoint {path} cannot be read ({type(error).__name__}: {reason}). It was kept; move '
           'it away to continue from the one before, or from the start if there is none'

@@ -13,6 +13,7 @@ from tff_noise import types
 from tff_noise.data import scene as scene_lib
 from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import protection
+from tff_noise.privacy import rounding
 from tff_noise.program import run_config
 
 # Noise multipliers of four digits, 1e-4 to 1e6: 9,000 in each decade.
@@ -141,7 +142,7 @@ def rounds_within(
   if not allowed:
     raise types.UsageError(
         f'--target_client_epsilon={target:g} does not allow one round, which costs '
-        f'{_epsilon(noisy, 1):.4g}: use more --client_dp_noise, or leave that out, and the least '
-        'that is enough is taken'
+        f'{rounding.up(_epsilon(noisy, 1))}: use more --client_dp_noise, or leave it out, and the '
+        'least that is enough is taken'
     )
   return allowed

@@ -219,7 +219,8 @@ class SimulatedClients:
     may = self.present if among is None else np.intersect1d(among, self.present)
     if not len(may):
       raise types.UsageError(
-          f'no client can take part in round {self._round_num}: none that may is there (--arrivals)'
+          f'no client can take part in round {self._round_num}: no eligible client is there '
+          '(--arrivals)'
       )
     optimizer = computation.optimizer
     chooses = optimizer is not None and optimizer.sampler is not None

@@ -40,10 +40,12 @@ def write(folder: str, hook: str | None, *, repeats: bool = True) -> None:
 
 
 def carry(source: run_directory.RunDirectory, folder: str) -> None:
-  """Keeps in a run's folder which hooks ran beside the run whose rounds it takes over."""
+  """Keeps in a run's folder which hooks ran beside the run whose rounds it takes over, and whether
+  these repeat.
+  """
   begun = run_directory.read_json(source.file('config.json')).get('execution', {})
   for hook in (begun.get('metrics_hook'), *hooks_of(source.path)):
-    write(folder, hook)
+    write(folder, hook, repeats=begun.get('repeats', True) and repeated(source.path))
 
 
 def hooks_of(folder: str) -> list[str]:

@@ -68,6 +68,7 @@ _READ: Mapping[str, _Condition] = {
         # A method of one's own may look at them.
         lambda c: c.method == 'rhfl' or ':' in c.method, '--method=rhfl',
     ),
+    'public_dir': _not('public_dataset', 'digits'),
     'public_examples': _given('public_dataset'),
     'model': _Condition(
         lambda c: not getattr(c.method_params(), 'architectures', ''),

@@ -4,6 +4,7 @@ Imports no TensorFlow, so that `--help` and mistakes are answered at once.
 """
 
 import dataclasses
+import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -205,8 +206,8 @@ def _define_all():
       ('Runtime', flags.DEFINE_list, 'workers', [], 'HOST:PORT,... of the remote workers.'),
       ('Runtime', integer, 'max_concurrent_clients', None,
        'Clients computed at the same time; memory grows with it. By default as many as cores, '
-       'since operations have one thread each; by the accelerator runtime 2; of remote workers, '
-       'a flag of bin/worker.'),
+       'since operations have one thread each, and 2 with --runtime=accelerator. For remote '
+       'workers it is a flag of bin/worker.'),
       ('Runtime', boolean, 'mixed_precision', False,
        'Compute in bfloat16 with float32 weights: slower on most CPUs; for GPUs see '
        'docs/runtimes.md.'),
@@ -267,7 +268,9 @@ def config_from(values: flags.FlagValues) -> run_config.RunConfig:
   named = {f.name: values[f.name].value for f in dataclasses.fields(run_config.RunConfig)}
   lists = {name: _last_of_each(named[name]) for name in ('param', 'base_param')}
   lists['workers'] = tuple(named['workers'])
-  config = run_config.RunConfig(**{**named, **lists})
+  # No shell does it after a "=".
+  root_dir = os.path.expanduser(named['root_dir'])
+  config = run_config.RunConfig(**{**named, **lists, 'root_dir': root_dir})
   if config.target_client_epsilon is None:
     return config
   from tff_noise.program import client_noise  # The accountant takes a second to load.
@@ -281,12 +284,12 @@ def config_of_run(identity: Mapping[str, Any]) -> run_config.RunConfig:
   How a run is executed, which changes no result, is as by default; so are flags that came later.
 
   Raises:
-    types.UsageError: If the run has flags that this version has not.
+    types.UsageError: If the run has flags that this version does not know.
   """
   gone = sorted(identity.keys() - defaults().keys())
   if gone:
     raise types.UsageError(
-        f'the run has flags that this version has not, {", ".join(gone)}: use the version that '
+        f'the run has flags that this version does not know, {", ".join(gone)}: use the one that '
         'made it, see config.json'
     )
   flags_ = {

@@ -19,6 +19,7 @@ import tensorboard.summary
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_noise import errors
 from tff_noise import params
 from tff_noise import types
 from tff_noise.program import checkpoints
@@ -71,7 +72,7 @@ def build_hook(place: str, path: str, flags: Mapping[str, Any]) -> Hook:
   except Exception as error:  # It may raise whatever it likes.
     raise types.UsageError(
         f'--metrics_hook={place} is called with the path of the run and its flags '
-        f'({_first_line(error)})'
+        f'({errors.named_line(error)})'
     ) from error
   if not callable(hook):
     raise types.UsageError(
@@ -83,15 +84,11 @@ def build_hook(place: str, path: str, flags: Mapping[str, Any]) -> Hook:
       hook(row, round_num)
     except Exception as error:
       raise types.RunError(
-          f'--metrics_hook={place} failed in round {round_num} ({_first_line(error)}); the run can '
-          'be continued with it mended, or without it'
+          f'--metrics_hook={place} failed in round {round_num} ({errors.named_line(error)}); the '
+          'run can be continued with it mended, or without it'
       ) from error
 
   return called
-
-
-def _first_line(error):
-  return f'{type(error).__name__}: {(str(error).splitlines() or [""])[0]}'
 
 
 class _TensorBoard(tff.program.ReleaseManager):

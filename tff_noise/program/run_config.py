@@ -21,7 +21,7 @@ from tff_noise.privacy import mechanism
 from tff_noise.privacy import noise_key
 from tff_noise.selection import availability
 
-# Far below float32's own: a step size times a gradient has to be one.
+# Far below float32's own: a step size times a gradient has to stay finite.
 _LARGEST = 1e30
 MODELS = ('mlp', 'cnn', 'resnet18', 'resnet34', 'resnet50', 'vit_tiny')
 NORMS = ('group', 'batch')
@@ -373,9 +373,15 @@ class RunConfig:
     fewest = catalog.ALGORITHMS[self.method].fewest_clients
     if num_clients < fewest:
       raise types.UsageError(
-          f'{self.method} needs at least {fewest} clients, got {num_clients} (--clients): a sum '
-          'over fewer hides nothing'
+          f'{self.method} needs at least {fewest} clients, got {num_clients}: a sum over fewer '
+          f'hides nothing; {self._for_more_clients()}'
       )
+
+  def _for_more_clients(self):
+    if self.centralised:
+      return 'leave --centralised out'
+    drawn = self.scene is None and self.partition != 'natural'
+    return 'use more --clients' if drawn else 'use another --method'
 
   def check_with_data(self, num_examples: int, num_classes: int) -> None:
     """Raises `UsageError` if the data set is too small, or epsilon does not suit its classes."""

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_noise import errors
 from tff_noise import params
 from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
@@ -159,7 +160,7 @@ def _own_aggregation(place):
   except Exception as error:  # A function of the user's may raise whatever it likes.
     raise types.UsageError(
         f'{name} is called without arguments, and has to return a factory of tff.aggregators '
-        f'({type(error).__name__}: {(str(error).splitlines() or [""])[0]})'
+        f'({errors.named_line(error)})'
     ) from error
   return own_aggregation.of_factory(factory, name)
 
@@ -327,8 +328,8 @@ def _are_initial(network, fresh):
 
 
 def _first_line(error):
-  line = (str(error).splitlines() or [''])[0]
-  return line if isinstance(error, ValueError) else f'{type(error).__name__}: {line}'
+  known = isinstance(error, ValueError)
+  return errors.first_line(error) if known else errors.named_line(error)
 
 
 def _architecture(name):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tff_noise import errors
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
 from tff_noise.privacy import protection
@@ -177,7 +178,7 @@ def read_confusion(run: Run) -> np.ndarray | None:
   try:
     found = np.loadtxt(path, np.int64, delimiter=',', ndmin=2)
   except _DAMAGE as error:
-    raise types.UsageError(f'{path} cannot be read ({_first_line(error)})') from error
+    raise types.UsageError(f'{path} cannot be read ({errors.first_line(error)})') from error
   if found.shape[0] != found.shape[1] or found.min(initial=0) < 0:
     raise types.UsageError(f'{path} is damaged: it is no square matrix of counts')
   return found
@@ -218,12 +219,8 @@ def _read_array(path, name):
       return file[name]
   except _DAMAGE as error:
     raise types.UsageError(
-        f'{path} cannot be read ({type(error).__name__}: {_first_line(error)})'
+        f'{path} cannot be read ({type(error).__name__}: {errors.first_line(error)})'
     ) from error
-
-
-def _first_line(error):
-  return (str(error).splitlines() or [''])[0]
 
 
 def _read_config(directory):
@@ -310,7 +307,7 @@ def _read_table(path, key, required):
     with open(path, encoding='utf-8', newline='') as file:
       rows = list(csv.reader(file, strict=True))
   except (OSError, ValueError, csv.Error) as error:
-    raise types.UsageError(f'{path} cannot be read ({_first_line(error)})') from error
+    raise types.UsageError(f'{path} cannot be read ({errors.first_line(error)})') from error
   if not rows or key not in rows[0]:
     raise types.UsageError(f'{path} is damaged: its first line names no column "{key}"')
   header, *rows = rows

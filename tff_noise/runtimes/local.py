@@ -27,6 +27,8 @@ from tff_noise.runtimes import worker_process
 
 # A computation is tried twice; a run may lose this many workers.
 _MAX_RESTARTS = 10
+# Bytes of a folder in which the names of sockets have room.
+_LONGEST_FOLDER = 80
 _SIGN_OF_LIFE_SECONDS = 2.0
 # For numbers of clients, as many as TFF keeps.
 _EXECUTORS = 10
@@ -55,7 +57,7 @@ def runtime(
   loading.end_quietly()
   # TFF's secure sums make TensorFlow complain about each of its own assertions.
   tf.get_logger().setLevel('CRITICAL')
-  with tempfile.TemporaryDirectory(prefix='tff_noise_') as folder:
+  with tempfile.TemporaryDirectory(prefix='tff_noise_', dir=_folder_of_sockets()) as folder:
     context = _LocalContext(
         lambda life: worker_process.WorkerProcess(
             f'unix:{os.path.join(folder, str(life))}',
@@ -70,6 +72,11 @@ def runtime(
         yield
     finally:
       context.close()
+
+
+def _folder_of_sockets():
+  """The usual one, but where the names of sockets, 107 bytes at most, would be too long in it."""
+  return None if len(os.fsencode(tempfile.gettempdir())) <= _LONGEST_FOLDER else '/tmp'
 
 
 class _Executors(executor_factory.ExecutorFactory):

@@ -76,7 +76,7 @@ class WorkerProcess:
             **heaps.worker_environment(),
         },
     )
-    word, _, rest = _first_line(self._process).partition(' ')
+    word, _, rest = _greeting(self._process).partition(' ')
     if word not in (sandbox.READY, sandbox.EXPOSED):
       self.stop()
       raise WorkerError(f'the TFF worker did not start: {rest or "it said nothing"}')
@@ -98,7 +98,7 @@ class WorkerProcess:
     self._process.stdout.close()
 
 
-def _first_line(process):
+def _greeting(process):
   with selectors.DefaultSelector() as selector:
     selector.register(process.stdout, selectors.EVENT_READ)
     if not selector.select(_START_SECONDS):
