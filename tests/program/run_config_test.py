@@ -13,6 +13,7 @@ from tff_noise import step_sizes
 from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.optimizers import catalog as optimizers
+from tff_noise.privacy import protection
 from tff_noise.program import run_config
 
 _VALID = {
@@ -248,6 +249,12 @@ def _config(**changes):
 
 
 class RangeTest(parameterized.TestCase):
+
+  def test_ways_to_add_noise_and_to_sample_are_those_of_the_accounts(self):
+    # Not imported there: the accountant takes a second to load.
+    p = protection
+    self.assertEqual(run_config.CLIENT_SAMPLINGS, (p.FIXED, p.POISSON, p.CYCLIC))
+    self.assertEqual(run_config.CLIENT_DP_MECHANISMS, (p.GAUSSIAN, p.DISCRETE_GAUSSIAN, p.TREE))
 
   def test_every_flag_is_covered_here(self):
     fields = {f.name for f in dataclasses.fields(run_config.RunConfig)}

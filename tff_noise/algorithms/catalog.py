@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from tff_noise import params as params_lib
@@ -38,6 +39,12 @@ class Entry(NamedTuple):
       there are `stages`.
     report: Modules of `tff_noise.report` with its sections of the report; of methods of this
       package alone.
+    uses_public: Whether clients compare models on the images of --public_dataset.
+    averages_models: Whether the server averages models of clients.
+    stage_of_param: By name of a parameter that is the length of a stage, that stage: --stages says
+      it in its place.
+    starts_anew: From parameters and the lengths that --stages gives, to the flag by which the last
+      stage starts from new weights, or '' where it does not.
   """
 
   name: str
@@ -55,6 +62,10 @@ class Entry(NamedTuple):
   fewest_clients: int = 1
   plans_rounds: bool = False
   report: tuple[str, ...] = ()
+  uses_public: bool = False
+  averages_models: bool = True
+  stage_of_param: Mapping[str, str] = {}
+  starts_anew: Callable[[Any, Mapping[str, int]], str] = lambda params, lengths: ''
 
   def build(self, task: Any, params: Any) -> Any:
     """Returns the `algorithm.Algorithm` for a `task.Task`; loads TensorFlow.
@@ -103,6 +114,7 @@ _ENTRIES = (
           'fedcorr:build', fedcorr_params.FedCorrParams,
           stages=('preprocess', 'finetune', 'usual'), takes_base=True, chooses_clients=True,
           corrects_labels=True, report=('label_correction',),
+          stage_of_param={'iterations': 'preprocess'},
           per_client='the LID score and the estimated noise of each client, and in pre-processing '
           'with one client a round its model'),
     Entry('fedtally', 'a filter of noisy labels from sums alone: clients as annotators whose noise '
@@ -113,7 +125,7 @@ _ENTRIES = (
           'Li et al., FedDiv: Collaborative Noise Filtering for Federated Learning with Noisy '
           'Labels, AAAI 2024',
           'feddiv:build', parameters.FedDivParams, stages=('warm_up', 'train'), takes_base=True,
-          report=('posteriors',)),
+          report=('posteriors',), stage_of_param={'warm_up_iterations': 'warm_up'}),
     Entry('feddpcont', 'contrastive labels drawn from a label distribution learned under label-DP',
           'Di et al., Federated Learning with Local Openset Noisy Labels, ECCV 2024',
           'feddpcont:build', parameters.FedDPContParams, takes_base=True, reports_labels=True,
@@ -152,16 +164,20 @@ _ENTRIES = (
     Entry('jointopt', 'labels become the mean of earlier predictions, which two terms keep apart',
           'Tanaka et al., Joint Optimization Framework for Learning with Noisy Labels, CVPR 2018',
           'jointopt:build', parameters.JointOptParams, stages=('warm_up', 'joint', 'retrain'),
-          takes_base=True, corrects_labels=True, report=('corrected_labels',)),
+          takes_base=True, corrects_labels=True, report=('corrected_labels',),
+          starts_anew=lambda params, lengths: (
+              '--stages=...,retrain:LENGTH' if lengths.get('retrain') else '')),
     Entry('lc', 'loss correction: clients estimate how their labels were changed',
           'Patrini et al., Making Deep Neural Networks Robust to Label Noise: a Loss Correction '
           'Approach, CVPR 2017',
           'lc:build', parameters.LCParams, stages=('train', 'correct'), takes_base=True,
-          report=('transition',)),
+          report=('transition',),
+          starts_anew=lambda params, lengths: (
+              '--param=restart=true' if params.restart and lengths.get('correct') != 0 else '')),
     Entry('rhfl', 'models of their own, which learn from the mean prediction on public images',
           'Fang and Ye, Robust Federated Learning with Noisy and Heterogeneous Clients, CVPR 2022',
           'rhfl:build', parameters.RHFLParams, stages=('pretrain', 'collaborate'),
-          chooses_clients=True, fewest_clients=3),
+          chooses_clients=True, fewest_clients=3, uses_public=True, averages_models=False),
     Entry('rofl', 'class centroids that all clients share, small losses, and pseudo-labels',
           'Yang et al., Robust Federated Learning with Noisy Labels, IEEE Intelligent Systems 2022',
           'rofl:build', parameters.RoFLParams, takes_base=True, plans_rounds=True),

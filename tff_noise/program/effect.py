@@ -40,6 +40,15 @@ def _given(flag):
   return _Condition(lambda c: getattr(c, flag) not in (None, '', ()), f'--{flag}')
 
 
+def _methods(chosen):
+  """The methods of this package whose entries are chosen."""
+  return '--method=' + ' or '.join(n for n, e in catalog.ALGORITHMS.items() if chosen(e))
+
+
+def _averages(config):
+  return catalog.ALGORITHMS[config.method].averages_models
+
+
 _SINGLE_RATE = _one_of(
     'noise', 'symmetric', 'random', 'pairflip', 'asymmetric', 'instance', 'client_symmetric'
 )
@@ -49,7 +58,7 @@ _CLIENT_DP = _Condition(
 )
 _HISTOGRAM = _Condition(
     lambda c: catalog.ALGORITHMS[c.method].reports_labels,
-    '--method=' + ' or '.join(n for n, e in catalog.ALGORITHMS.items() if e.reports_labels),
+    _methods(lambda entry: entry.reports_labels),
 )
 _REPORTS = _Condition(
     lambda c: c.training_labels == 'private' or (
@@ -66,7 +75,8 @@ _READ: Mapping[str, _Condition] = {
     ),
     'public_dataset': _Condition(
         # A method of one's own may look at them.
-        lambda c: c.method == 'rhfl' or ':' in c.method, '--method=rhfl',
+        lambda c: catalog.ALGORITHMS[c.method].uses_public or ':' in c.method,
+        _methods(lambda entry: entry.uses_public),
     ),
     'public_dir': _not('public_dataset', 'digits'),
     'public_examples': _given('public_dataset'),
@@ -85,11 +95,11 @@ _READ: Mapping[str, _Condition] = {
     'noise_semantics': _one_of('noise', 'client_uniform'),
     'noise_matrix': _one_of('noise', 'matrix'),
     'aggregation': _Condition(
-        lambda c: ':' not in c.aggregation or c.method != 'rhfl', 'a --method that averages models',
+        lambda c: ':' not in c.aggregation or _averages(c), 'a --method that averages models',
     ),
     'momentum': _one_of('local_optimizer', 'sgd'),
     'update_bound': _Condition(
-        lambda c: c.aggregation == 'secure_sum' and c.method != 'rhfl' and not _CLIENT_DP.holds(c),
+        lambda c: c.aggregation == 'secure_sum' and _averages(c) and not _CLIENT_DP.holds(c),
         '--aggregation=secure_sum without client DP, by a --method that averages models,',
     ),
     'temperature_reading': _not('temperature', 1.0),
@@ -100,9 +110,6 @@ _READ: Mapping[str, _Condition] = {
     'noise_source': _CLIENT_DP,
     'max_concurrent_clients': _one_of('runtime', 'local', 'accelerator'),
 }
-
-# Parameters that say how long a stage is, which --stages says in their place.
-_LENGTHS = {('fedcorr', 'iterations'): 'preprocess', ('feddiv', 'warm_up_iterations'): 'warm_up'}
 
 
 def check(config: run_config.RunConfig, given: Iterable[str]) -> None:
@@ -142,8 +149,9 @@ def unread_parameters(config: run_config.RunConfig) -> dict[str, str]:
     texts = getattr(config, flag)
     unread_texts = params_lib.unread(params, texts) if texts else {}
     found |= zip(_as_flags(flag, unread_texts), unread_texts.values(), strict=True)
+  entry = catalog.ALGORITHMS[config.method]
   for text in config.param:
-    stage = _LENGTHS.get((config.method, text.partition('=')[0]))
+    stage = entry.stage_of_param.get(text.partition('=')[0])
     if stage in config.stage_lengths():
       found[f'--param={text}'] = f'--stages without {stage}'
   return found

@@ -141,6 +141,25 @@ class RunConfig:
   log_level: str
 
   def __post_init__(self):
+    self._require_choices()
+    self._require_counts()
+    self._require_training()
+    self._require_client_dp()
+    self._require_early_stopping()
+    self._require_data()
+    self._require('seed', 0 <= self.seed < 2**63, 'in [0, 2**63)')
+    self._require_clients()
+    self._require_run_name()
+    self.method_params()
+    self.base_params()
+    self.stage_lengths()
+    self._require_turns()
+    self._require_disclosure()
+    self._require_visible_models()
+    self._require_private_labels()
+    self._require_workers()
+
+  def _require_choices(self):
     for name, allowed in (
         ('method', catalog.ALGORITHMS),
         ('dataset', sources.DATASETS),
@@ -162,6 +181,8 @@ class RunConfig:
     ):
       own = _OWN.get(name, '')
       self._require(name, getattr(self, name) in allowed, 'one of ' + ', '.join(allowed) + own)
+
+  def _require_counts(self):
     for name in ('clients', 'clients_per_round', 'rounds', 'local_epochs', 'batch_size',
                  'eval_every', 'checkpoint_every', 'public_examples'):
       self._require(name, getattr(self, name) >= 1, 'at least 1')
@@ -170,40 +191,14 @@ class RunConfig:
       self._require(name, getattr(self, name) <= most, f'at most {most}')
     at_once = self.max_concurrent_clients
     self._require('max_concurrent_clients', at_once is None or at_once >= 1, 'at least 1')
+
+  def _require_training(self):
     step_sizes.parse(self.learning_rate_schedule)  # Its mistakes are told here.
     for name in ('learning_rate', 'temperature'):
       self._require(name, 0 < getattr(self, name) <= _LARGEST, 'a positive number')
     # Times a client's number of examples, and the clients of a round, it has to be a float32.
     self._require('update_bound', 0 < self.update_bound <= 1e9, 'a positive number, at most 1e9')
     self._require('weight_decay', 0 <= self.weight_decay <= _LARGEST, 'at least 0')
-    # As a float32, it has to be a normal number.
-    clip = self.client_dp_clip
-    self._require('client_dp_clip', 1e-30 <= clip <= _LARGEST, 'in [1e-30, 1e30]')
-    multiplier = self.client_dp_noise
-    self._require(
-        'client_dp_noise', multiplier == 0 or 1e-4 <= multiplier <= 1e6, '0, or in [1e-4, 1e6]'
-    )
-    target = self.target_client_epsilon
-    self._require(
-        'target_client_epsilon', target is None or 0 < target <= 1e6, 'positive, at most 1e6'
-    )
-    self._require_poisson_sampling()
-    if ':' in self.aggregation and (multiplier or target is not None):
-      raise types.UsageError(
-          '--aggregation of your own cannot be given with client DP, which aggregates by itself'
-      )
-    self._require('early_stopping', self.early_stopping >= 0, 'at least 0')
-    self._require('average_models', 0 <= self.average_models < 1, 'at least 0 and below 1')
-    if self.early_stopping and (multiplier or target is not None):
-      raise types.UsageError(
-          '--early_stopping cannot be given with client DP, whose cost has to be known before a '
-          'run; --target_client_epsilon ends one'
-      )
-    if self.client_dp_mechanism == 'discrete_gaussian' and self.arrivals is not None:
-      raise types.UsageError(
-          '--client_dp_mechanism=discrete_gaussian cannot be given with --arrivals: every client '
-          'of a cohort of fixed size has to add its share of the noise'
-      )
     self._require('momentum', 0 <= self.momentum < 1, 'in [0, 1)')
     if self.local_optimizer != 'sgd':
       self._require(
@@ -220,6 +215,40 @@ class RunConfig:
           '--logit_adjustment cannot be given with --training_labels=private: it counts labels, '
           'and these are flipped; leave one of them out'
       )
+
+  def _require_client_dp(self):
+    # As a float32, it has to be a normal number.
+    clip = self.client_dp_clip
+    self._require('client_dp_clip', 1e-30 <= clip <= _LARGEST, 'in [1e-30, 1e30]')
+    multiplier = self.client_dp_noise
+    self._require(
+        'client_dp_noise', multiplier == 0 or 1e-4 <= multiplier <= 1e6, '0, or in [1e-4, 1e6]'
+    )
+    target = self.target_client_epsilon
+    self._require(
+        'target_client_epsilon', target is None or 0 < target <= 1e6, 'positive, at most 1e6'
+    )
+    self._require_poisson_sampling()
+    if ':' in self.aggregation and (multiplier or target is not None):
+      raise types.UsageError(
+          '--aggregation of your own cannot be given with client DP, which aggregates by itself'
+      )
+    if self.client_dp_mechanism == 'discrete_gaussian' and self.arrivals is not None:
+      raise types.UsageError(
+          '--client_dp_mechanism=discrete_gaussian cannot be given with --arrivals: every client '
+          'of a cohort of fixed size has to add its share of the noise'
+      )
+
+  def _require_early_stopping(self):
+    self._require('early_stopping', self.early_stopping >= 0, 'at least 0')
+    self._require('average_models', 0 <= self.average_models < 1, 'at least 0 and below 1')
+    if self.early_stopping and (self.client_dp_noise or self.target_client_epsilon is not None):
+      raise types.UsageError(
+          '--early_stopping cannot be given with client DP, whose cost has to be known before a '
+          'run; --target_client_epsilon ends one'
+      )
+
+  def _require_data(self):
     for name in ('validation_fraction', 'client_validation_fraction', 'label_smoothing'):
       self._require(name, 0 <= getattr(self, name) < 1, 'in [0, 1)')
     if self.validation_dir is not None and self.validation_fraction:
@@ -235,7 +264,8 @@ class RunConfig:
     for name in ('image_size', 'subset'):
       self._require(name, getattr(self, name) >= 0, 'at least 0')
     self._require_human_labels()
-    self._require('seed', 0 <= self.seed < 2**63, 'in [0, 2**63)')
+
+  def _require_clients(self):
     if self.scene is None:
       noise.check(self._noise_spec(matrix=None))
       partition.check(self._partition_spec(self._q(of_file=0.5)))
@@ -244,20 +274,14 @@ class RunConfig:
     if self.centralised:
       self._require('clients_per_round', self.clients_per_round == 1, '1 with --centralised')
       self.check_clients(1)
+
+  def _require_run_name(self):
     if self.run_name is not None:
       self._require(
           'run_name',
           re.fullmatch(r'[A-Za-z0-9][A-Za-z0-9._-]{0,199}', self.run_name) is not None,
           'at most 200 letters, digits, dots, dashes and underscores, the first a letter or digit',
       )
-    self.method_params()
-    self.base_params()
-    self.stage_lengths()
-    self._require_turns()
-    self._require_disclosure()
-    self._require_visible_models()
-    self._require_private_labels()
-    self._require_workers()
 
   def _require(self, name, holds, allowed):
     if not holds:
@@ -484,14 +508,8 @@ class RunConfig:
 
   def check_starts_anew(self) -> None:
     """Raises `UsageError` if a later stage starts anew, and a flag takes all for one training."""
-    if self.method not in ('jointopt', 'lc'):
-      return
-    lengths = self.stage_lengths()
-    anew = {
-        'jointopt': lengths.get('retrain') and '--stages=...,retrain:LENGTH',
-        'lc': getattr(self.method_params(), 'restart', False) and lengths.get('correct') != 0
-        and '--param=restart=true',
-    }[self.method]
+    entry = catalog.ALGORITHMS[self.method]
+    anew = entry.starts_anew(self.method_params(), self.stage_lengths())
     if self.weights is not None and anew:
       raise types.UsageError(
           f'--weights cannot be given with {anew} of {self.method}, which starts anew from weights '
