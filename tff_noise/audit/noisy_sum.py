@@ -208,21 +208,21 @@ def counted(
   return [finding.passed(_COUNTS, f'{len(states)} checkpoints')]
 
 
-def claim_of(shield: protection.NoisySum, size: int) -> Claim:
+def claim_of(noisy_sum: protection.NoisySum, size: int) -> Claim:
   """Returns what a protection claims of the sum of records of d entries.
 
   Discrete noise is measured against the norm after rounding, which is a little larger than S.
   """
-  if shield.mechanism != protection.DISCRETE_GAUSSIAN:
+  if noisy_sum.mechanism != protection.DISCRETE_GAUSSIAN:
     return Claim(
-        shield.clip, shield.noise_multiplier * shield.clip, shield.cohort,
-        in_tree=shield.mechanism == protection.TREE,
+        noisy_sum.clip, noisy_sum.noise_multiplier * noisy_sum.clip, noisy_sum.cohort,
+        in_tree=noisy_sum.mechanism == protection.TREE,
     )
-  grid = discrete_gaussian.grid(shield.noise_multiplier, size, shield.cohort)
-  step = shield.clip / grid.steps
+  grid = discrete_gaussian.grid(noisy_sum.noise_multiplier, size, noisy_sum.cohort)
+  step = noisy_sum.clip / grid.steps
   return Claim(
-      step * math.sqrt(grid.norm_squared), step * math.sqrt(shield.cohort * grid.variance),
-      shield.cohort,
+      step * math.sqrt(grid.norm_squared), step * math.sqrt(noisy_sum.cohort * grid.variance),
+      noisy_sum.cohort,
   )
 
 

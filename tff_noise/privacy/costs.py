@@ -77,15 +77,15 @@ def releases(
     ledger.LedgerError: If the declaration does not say what protects its values.
   """
   found = []
-  for i, (field, shield) in enumerate(zip(declared, _protections(declared), strict=True)):
+  for i, (field, protection) in enumerate(zip(declared, _protections(declared), strict=True)):
     made = [entry for entry in entries if i in entry.fields]
     if made:
-      shield = protection_lib.with_clients(shield, min(entry.clients for entry in made))
-      shield = protection_lib.in_rounds(shield, [entry.round_num for entry in made])
-      unit = protection_lib.own_unit(shield)
-      cost = protection_lib.cost(shield, len(made), unit, delta, codes)
-      central = _central(shield, made, delta, codes)
-      found.append(Release(field, shield, len(made), unit, cost, central))
+      protection = protection_lib.with_clients(protection, min(entry.clients for entry in made))
+      protection = protection_lib.in_rounds(protection, [entry.round_num for entry in made])
+      unit = protection_lib.own_unit(protection)
+      cost = protection_lib.cost(protection, len(made), unit, delta, codes)
+      central = _central(protection, made, delta, codes)
+      found.append(Release(field, protection, len(made), unit, cost, central))
   return found
 
 
@@ -98,14 +98,14 @@ def _protections(declared):
     ) from error
 
 
-def _central(shield, made, delta, codes):
-  if not isinstance(shield, protection_lib.LabelReports) or not shield.num_labels:
+def _central(protection, made, delta, codes):
+  if not isinstance(protection, protection_lib.LabelReports) or not protection.num_labels:
     return None
   # The difference of the sums of two cohorts shows the reports of those that are in one alone, and
   # two sums of one cohort, flipped by two codes, are no memoised one.
   if len({entry.cohort for entry in made}) > 1 or codes > 1:
     return None
-  return amplification.central_epsilon(shield.mechanism, shield.num_labels, delta)
+  return amplification.central_epsilon(protection.mechanism, protection.num_labels, delta)
 
 
 def times(
@@ -116,14 +116,15 @@ def times(
   Raises:
     ledger.LedgerError: If the declaration does not say what protects its values.
   """
-  shields = _protections(declared)
+  protections = _protections(declared)
   rounds = collections.defaultdict(list)
   for entry in entries:
-    for shield in {protection_lib.with_clients(shields[i], entry.clients) for i in entry.fields}:
-      rounds[shield].append(entry.round_num)
+    released = {protection_lib.with_clients(protections[i], entry.clients) for i in entry.fields}
+    for protection in released:
+      rounds[protection].append(entry.round_num)
   made = collections.Counter()
-  for shield, numbers in rounds.items():
-    made[protection_lib.in_rounds(shield, numbers)] += len(numbers)
+  for protection, numbers in rounds.items():
+    made[protection_lib.in_rounds(protection, numbers)] += len(numbers)
   return dict(made)
 
 

@@ -33,13 +33,13 @@ _CLASS = 'class'
 def to_json(exposure: exposure_lib.Exposure) -> Mapping[str, Any]:
   """Returns the event that is all of an exposure, as JSON has it; `from_json` reads it."""
   events = []
-  for shield, times in exposure.made:
-    if shield is None:
+  for protection, times in exposure.made:
+    if protection is None:
       events.append(_repeated(_event('NonPrivateDpEvent'), times))
-    elif isinstance(shield, protection_lib.NoisySum):
-      events.append(_SUMS.get(exposure_lib.kind(shield), _unknown)(shield, times))
+    elif isinstance(protection, protection_lib.NoisySum):
+      events.append(_SUMS.get(exposure_lib.kind(protection), _unknown)(protection, times))
   events += [_reports(m) for m, count in exposure.reports.items() for _ in range(count)]
-  if exposure.flaw and all(shield is not None for shield, _ in exposure.made):
+  if exposure.flaw and all(protection is not None for protection, _ in exposure.made):
     # Each has a bound, and all together have none.
     events.append(_event('NonPrivateDpEvent'))
   return _event('ComposedDpEvent', events=events)
@@ -73,36 +73,36 @@ def _reports(mechanism: mechanism_lib.RandomizedResponse):
   )
 
 
-def _noise(shield):
+def _noise(protection):
   # Over 2 S, by which replacing a client moves a sum.
-  return _event('GaussianDpEvent', noise_multiplier=shield.noise_multiplier / 2)
+  return _event('GaussianDpEvent', noise_multiplier=protection.noise_multiplier / 2)
 
 
-def _gaussian(shield, times):
-  event = _noise(shield)
-  if shield.cohort < shield.population:
+def _gaussian(protection, times):
+  event = _noise(protection)
+  if protection.cohort < protection.population:
     event = _event(
         'SampledWithoutReplacementDpEvent',
-        source_dataset_size=shield.population,
-        sample_size=shield.cohort,
+        source_dataset_size=protection.population,
+        sample_size=protection.cohort,
         event=event,
     )
   return _repeated(event, times)
 
 
-def _poisson(shield, times):
-  event = _noise(shield)
-  sampled = _event('PoissonSampledDpEvent', sampling_probability=shield.share, event=event)
+def _poisson(protection, times):
+  event = _noise(protection)
+  sampled = _event('PoissonSampledDpEvent', sampling_probability=protection.share, event=event)
   return _repeated(sampled, times)
 
 
-def _turns(shield, times):
-  event = _noise(shield)
-  return _repeated(event, protection_lib.full_rounds(shield, times))
+def _turns(protection, times):
+  event = _noise(protection)
+  return _repeated(event, protection_lib.full_rounds(protection, times))
 
 
-def _unknown(shield, times):
-  del shield, times  # Unused.
+def _unknown(protection, times):
+  del protection, times  # Unused.
   return _event('UnsupportedDpEvent')
 
 

@@ -87,8 +87,8 @@ class Exposure(NamedTuple):
     if self.flaw or any(kind(p) not in _LOSSES for p, _ in self.sums):
       return None
     losses = collections.Counter()
-    for shield, times in self.sums:
-      losses.update(_LOSSES[kind(shield)](shield, times))
+    for noisy_sum, times in self.sums:
+      losses.update(_LOSSES[kind(noisy_sum)](noisy_sum, times))
     losses.update({accountant.ReportLoss(m): n for m, n in self.reports.items()})
     return losses
 
@@ -129,16 +129,16 @@ def mechanisms(
   """Returns the different mechanisms of the reports among `protections`."""
   # '0.81' and '0.810' are one mechanism.
   found = {}
-  for shield in protections:
-    if isinstance(shield, protection_lib.LabelReports):
-      table = shield.mechanism
+  for protection in protections:
+    if isinstance(protection, protection_lib.LabelReports):
+      table = protection.mechanism
       found.setdefault((table.num_classes, table.other), table)
   return list(found.values())
 
 
-def kind(shield: protection_lib.NoisySum) -> tuple[str, str]:
+def kind(noisy_sum: protection_lib.NoisySum) -> tuple[str, str]:
   """Returns what a noisy sum is accounted for by: mechanism, and how cohorts come about."""
-  return shield.mechanism, shield.sampling
+  return noisy_sum.mechanism, noisy_sum.sampling
 
 
 def without_sampling(protection: protection_lib.Protection) -> protection_lib.Protection:
@@ -151,24 +151,24 @@ def without_sampling(protection: protection_lib.Protection) -> protection_lib.Pr
   return protection
 
 
-def _gaussian(shield, times, distance=0.0):
+def _gaussian(noisy_sum, times, distance=0.0):
   # Replacing a client moves the sum by up to 2 S, see `accountant.gaussian_epsilon`.
-  poisson = shield.sampling == protection_lib.POISSON
-  loss = accountant.GaussianLoss(2 / shield.noise_multiplier, shield.share, distance, poisson)
+  poisson = noisy_sum.sampling == protection_lib.POISSON
+  loss = accountant.GaussianLoss(2 / noisy_sum.noise_multiplier, noisy_sum.share, distance, poisson)
   return {loss: times}
 
 
-def _discrete_gaussian(shield, times):
-  return _gaussian(shield, times, discrete_gaussian.DISTANCE)
+def _discrete_gaussian(noisy_sum, times):
+  return _gaussian(noisy_sum, times, discrete_gaussian.DISTANCE)
 
 
-def _turns(shield, times, distance=0.0):
-  loss = accountant.GaussianLoss(2 / shield.noise_multiplier, distance=distance)
-  return {loss: protection_lib.full_rounds(shield, times)}
+def _turns(noisy_sum, times, distance=0.0):
+  loss = accountant.GaussianLoss(2 / noisy_sum.noise_multiplier, distance=distance)
+  return {loss: protection_lib.full_rounds(noisy_sum, times)}
 
 
-def _discrete_turns(shield, times):
-  return _turns(shield, times, discrete_gaussian.DISTANCE)
+def _discrete_turns(noisy_sum, times):
+  return _turns(noisy_sum, times, discrete_gaussian.DISTANCE)
 
 
 # By `kind`, the losses of a noisy sum that was released so many times: one release each, and how

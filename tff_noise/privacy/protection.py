@@ -414,16 +414,16 @@ def _are_sound_reports(reports):
     return False
 
 
-def _is_sound_sum(shield):
-  numbers = (shield.noise_multiplier, shield.clip)
-  sizes = (shield.cohort, shield.population)
+def _is_sound_sum(noisy_sum):
+  numbers = (noisy_sum.noise_multiplier, noisy_sum.clip)
+  sizes = (noisy_sum.cohort, noisy_sum.population)
   return (
       all(type(n) in (int, float) and 0 < n < math.inf for n in numbers)
-      and all(map(_is_count, sizes)) and 0 < shield.cohort <= shield.population
-      and (shield.reports is None or isinstance(shield.reports, LabelReports))
-      and shield.mechanism in _EPSILON
-      and shield.noise_source in noise_key.SOURCES
-      and shield.sampling in (FIXED, POISSON, CYCLIC)
+      and all(map(_is_count, sizes)) and 0 < noisy_sum.cohort <= noisy_sum.population
+      and (noisy_sum.reports is None or isinstance(noisy_sum.reports, LabelReports))
+      and noisy_sum.mechanism in _EPSILON
+      and noisy_sum.noise_source in noise_key.SOURCES
+      and noisy_sum.sampling in (FIXED, POISSON, CYCLIC)
   )
 
 

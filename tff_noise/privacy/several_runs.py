@@ -144,8 +144,8 @@ def _sources(runs):
 
 def _is_summed(run, unit):
   """Whether noise on a sum is what protects the unit."""
-  shields = [protection_lib.for_unit(p, unit, len(run.codes)) for p in run.times]
-  return any(isinstance(p, protection_lib.NoisySum) for p in shields)
+  protections = [protection_lib.for_unit(p, unit, len(run.codes)) for p in run.times]
+  return any(isinstance(p, protection_lib.NoisySum) for p in protections)
 
 
 def _mechanisms(run):
