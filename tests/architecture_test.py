@@ -52,6 +52,7 @@ _LOADS_TENSORFLOW = (
     'tff_noise.program.results',
     'tff_noise.program.task',
     'tff_noise.program.own_model',
+    'tff_noise.program.own_report',
     'tff_noise.program.trained_models',
     'tff_noise.program.training',
     'tff_noise.program.training_run',

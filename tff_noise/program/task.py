@@ -25,6 +25,7 @@ from tff_noise.program import claims
 from tff_noise.program import client_noise
 from tff_noise.program import client_validation
 from tff_noise.program import noise_secret
+from tff_noise.program import own_report
 from tff_noise.program import private_labels
 from tff_noise.program import run_config
 from tff_noise.program import server_images
@@ -83,6 +84,8 @@ def prepare(
           '--client_sampling=poisson or cyclic, or --client_dp_noise without a target'
       )
   claims.check(config.method, algorithm, task)
+  if ':' in config.method:
+    own_report.check(config.method, algorithm, scene.num_clients)
   if config.average_models:
     # Of what was released, so nothing to be checked.
     algorithm = averaged_model.of(algorithm, task.model, config.average_models)
