@@ -615,7 +615,7 @@ class PartsTest(parameterized.TestCase):
   )
   def test_file_of_q_is_checked_at_once(self, q, message):
     with self.assertRaisesRegex(types.UsageError, message):
-      _config(openset_q=self._file('q.csv', q)).check_q()
+      _config(openset_q=self._file('q.csv', q)).check_openset_q()
 
   @parameterized.parameters(
       ('much', r"^--openset_q must be a number in \(0, 1\), or a file of numbers .*, got 'much'$"),
@@ -629,7 +629,7 @@ class PartsTest(parameterized.TestCase):
 
   def test_missing_file_of_q(self):
     with self.assertRaisesRegex(types.UsageError, '^--openset_q=no/q.csv: no such file'):
-      _config(openset_q='no/q.csv').check_q()
+      _config(openset_q='no/q.csv').check_openset_q()
 
   def test_matrix_is_read_where_it_is_asked_for(self):
     matrix = np.roll(np.eye(10), 1, axis=1)

@@ -21,11 +21,11 @@ class CutTest(parameterized.TestCase):
       (51.0, 50.0), (-1e30, -1.0), (np.inf, 50.0), (7.5, 7.5), (np.nan, np.nan),
   )
   def test_values_are_cut_and_none_stays_none(self, value, expected):
-    found = bounds.cut([_SUM, _REPORT], {'report': tf.constant(value, tf.float32)})
+    found = bounds.clip([_SUM, _REPORT], {'report': tf.constant(value, tf.float32)})
     np.testing.assert_array_equal(found['report'], np.float32(expected))
 
   def test_each_entry_is_cut_in_its_own_type(self):
-    found = bounds.cut([_SUM], {'sum': tf.constant([-2, 2**31 - 1])})
+    found = bounds.clip([_SUM], {'sum': tf.constant([-2, 2**31 - 1])})
     np.testing.assert_array_equal(found['sum'], np.array([-1, 2**31 - 1], np.int32))
 
   @parameterized.parameters(
@@ -38,7 +38,7 @@ class CutTest(parameterized.TestCase):
     with self.assertRaisesRegex(types.UsageError, "declares 'mine' from .* two finite numbers of"):
       bounds.limits(declared)
     with self.assertRaises(types.UsageError):
-      bounds.cut([declared], {'mine': tf.constant(0, dtype)})
+      bounds.clip([declared], {'mine': tf.constant(0, dtype)})
 
   @parameterized.parameters(
       (np.int32, np.int64(3), np.int64(7)), (np.dtype('float32'), np.float32(3), 7), (int, 3, 7),
@@ -49,7 +49,7 @@ class CutTest(parameterized.TestCase):
 
   def test_another_shape_is_a_mistake(self):
     with self.assertRaises((ValueError, tf.errors.InvalidArgumentError)):
-      bounds.cut([_REPORT], {'report': tf.zeros([2])})
+      bounds.clip([_REPORT], {'report': tf.zeros([2])})
 
 
 if __name__ == '__main__':

@@ -430,7 +430,7 @@ def _finish(work, client, trained):
       weight = tf.clip_by_value(_number(tf.cast(sent.weight, tf.float32)), 0.0, num_examples)
     own.update(sent.own)
     sums.update({s.name: keep(_number(sent.sums[s.name])) for s in program.sums})
-    reports.update(bounds.cut(program.reports, sent.reports))
+    reports.update(bounds.clip(program.reports, sent.reports))
   own = program_lib.in_order(own)
   declared = (*(TRAINING_SUMS if trains else ()), *(s for p in work.programs for s in p.sums))
   # What a model that diverged says of the client's own state is not kept either.
@@ -443,7 +443,7 @@ def _finish(work, client, trained):
   return uplink.ClientOutput(
       update,
       weight,
-      collections.OrderedDict(bounds.cut(declared, sums)),
+      collections.OrderedDict(bounds.clip(declared, sums)),
       per_client.pack_reports(work.examples, reports),
       uplink.ReturnedState(client.id, own),
   )

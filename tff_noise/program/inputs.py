@@ -47,7 +47,7 @@ def require(config: run_config.RunConfig, *, begun: bool) -> None:
     if path is not None and not path.startswith('uniform:') and not os.path.isfile(path):
       raise types.UsageError(f'--{flag}={path}: no such file')
   if not begun and config.scene is None:
-    config.check_q()
+    config.check_openset_q()
   for flag in ('model', 'aggregation', 'metrics_hook'):
     place = getattr(config, flag)
     if place and ':' in place:

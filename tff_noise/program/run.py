@@ -45,7 +45,7 @@ def run(config: run_config.RunConfig) -> None:
     source = run_directory.RunDirectory(os.path.abspath(config.extend))
     extension.check(config, source)
   if not continued and source is None and config.scene is None:
-    config.check_q()  # Before data are read, which may take minutes.
+    config.check_openset_q()  # Before data are read, which may take minutes.
   dataset = data_lib.load_dataset(config)
   made_from = inputs.recorded(config, dataset)  # Reads all images that are files.
   if continued:

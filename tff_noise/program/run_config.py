@@ -521,7 +521,7 @@ class RunConfig:
           'models would have to be better than those of the stages before; leave one of them out'
       )
 
-  def check_q(self) -> None:
+  def check_openset_q(self) -> None:
     """Raises `UsageError` if a file that --openset_q names is missing or does not fit."""
     partition.check(self._partition_spec(self._q()))
 

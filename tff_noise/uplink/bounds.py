@@ -36,7 +36,7 @@ def limits(declared: Declared) -> tuple[float, float]:
   return lower, upper
 
 
-def cut(declared: Sequence[Declared], values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+def clip(declared: Sequence[Declared], values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
   """Returns a client's values, cut to their declared bounds; nan, which says "none", stays.
 
   Secure sums cut by themselves; plain ones would take what is declared never to be sent.
