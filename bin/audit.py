@@ -180,8 +180,10 @@ def _audit_method(title, config, delta, about):
     from tff_noise.program import code_version
     from tff_noise.program import summary
     from tff_noise.program import task
+    from tff_noise.runtimes import opening
 
-  prepared = task.prepare(config, dataset, drawn)
+  with opening.opened('local', max_concurrent_clients=1):  # First values may be computed.
+    prepared = task.prepare(config, dataset, drawn)
   about = {**about, 'code': code_version.digest()}
   cohorts = prepared.algorithm.smallest_cohorts(prepared.task)
   units = summary.units(drawn)

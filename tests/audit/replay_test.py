@@ -382,7 +382,10 @@ class AttackTest(federated_test_case.FederatedTestCase):
     done = replay.Replayed((replay.Round(tuple(asked), None, None),), 1)
     entries = [e.entry for e in asked]
     for there, expected in ((3, ('', 1, 0, 0)), (2, ('', 1, 1, 1)), (1, ('', 1, 2, 1))):
-      self.assertEqual(replay.differences(done, entries[:there], 1), expected)
+      self.assertEqual(replay.differences(done, entries[:there], 1)[:4], expected)
+    for change, of_cohort in (({'cohort': 'ab'}, True), ({'cohort': 'ab', 'clients': 5}, False)):
+      found = replay.differences(done, [entries[0]._replace(**change), *entries[1:]], 1)
+      self.assertEqual((bool(found.different), found.of_cohort), (True, of_cohort))
 
   def test_a_part_in_which_nobody_was_asked(self):
     nobody = replay.Round((), None, None)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -38,6 +39,17 @@ class AuditTest(parameterized.TestCase):
     for name in ('audit.html', 'audit.txt'):
       with open(os.path.join(out, name), encoding='utf-8') as file:
         self.assertIn('Audit of --method=feddpcont', file.read())
+
+  def test_a_method_of_ones_own_whose_clients_withhold_examples(self):
+    folder = self.create_tempdir().full_path
+    with open(os.path.join(folder, 'audited_here.py'), 'w', encoding='utf-8') as file:
+      file.write(
+          'from tff_noise.algorithms import catalog\n'
+          "METHOD = catalog.ALGORITHMS['elr']._replace(name='mine')\n"
+      )
+    self.enter_context(mock.patch.object(sys, 'path', [*sys.path, folder]))
+    result = self._run('--method=audited_here:METHOD', '--client_validation_fraction=0.1')
+    self.assertEqual(result.returncode, 0, result.stderr)
 
   def test_a_run_whose_files_do_not_fit_fails(self):
     run = run_files.write(os.path.join(self.create_tempdir().full_path, 'run'))

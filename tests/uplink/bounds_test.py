@@ -15,7 +15,7 @@ _SUM = uplink.UplinkSum('sum', np.int32, -1, 2**31 - 1, 'a test', (2,))
 _REPORT = uplink.UplinkReport('report', np.float32, -1.0, 50.0, 'a test')
 
 
-class CutTest(parameterized.TestCase):
+class ClipTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (51.0, 50.0), (-1e30, -1.0), (np.inf, 50.0), (7.5, 7.5), (np.nan, np.nan),

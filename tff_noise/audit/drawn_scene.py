@@ -44,7 +44,8 @@ def check(
   other = _different(scene, drawn, _ROUNDED if config.noise == 'instance' else 0.0)
   if not other:
     return finding.passed(_SCENE, f'{len(scene.client_of)} examples of {scene.num_clients} clients')
-  if config.noise == 'instance' and partition.splits_noisy_labels(config.partition):
+  of_labels = config.noise == 'instance' and partition.splits_noisy_labels(config.partition)
+  if of_labels and other in _FOLLOW_FROM_LABELS:
     return finding.no_evidence(
         _SCENE, f'{other} are others: they follow from labels that another machine may draw so'
     )
@@ -54,21 +55,26 @@ def check(
 
 def _different(scene, drawn, allowed):
   """What differs, '' if nothing does."""
-  for name in ('client_of', 'is_withheld', 'clean_label', 'nominal_rate', 'client_names'):
-    if not _equal(getattr(scene, name), getattr(drawn, name)):
-      return _WORDS[name]
-  if np.mean(scene.noisy_label != drawn.noisy_label) > allowed:
+  if len(scene.noisy_label) != len(drawn.noisy_label) or np.mean(
+      scene.noisy_label != drawn.noisy_label
+  ) > allowed:
     return 'labels'
+  for name, words in _WORDS.items():
+    if not _equal(getattr(scene, name), getattr(drawn, name)):
+      return words
   return ''
 
 
 _WORDS = {
+    'clean_label': 'true labels',
+    'client_names': "clients' names",
     'client_of': "clients' examples",
     'is_withheld': 'withheld examples',
-    'clean_label': 'true labels',
     'nominal_rate': "clients' noise rates",
-    'client_names': "clients' names",
 }
+_FOLLOW_FROM_LABELS = frozenset(
+    _WORDS[name] for name in ('client_of', 'is_withheld', 'nominal_rate')
+)
 
 
 def _equal(a, b):

@@ -1,7 +1,7 @@
 """Whether the report of a method of one's own can be made, asked before a run and not after it.
 
-Its functions are called when all rounds are done; mended code is other code, which no run goes on
-with.
+Most of its functions are called when all rounds are done; mended code is other code, which no run
+goes on with.
 """
 
 import sys
@@ -65,7 +65,8 @@ def _asked(method: str, name: str, ask: Callable[[], Any]) -> Any:
   except Exception as error:  # It is the user's code.
     print(
         f'report: {name} of --method={method} fails on first values ({errors.named_line(error)}); '
-        'if it does so after the last round, the run ends without a summary',
+        'if it does so when it is asked, the run ends there'
+        + ('' if name == 'columns' else ', without a summary of its rounds'),
         file=sys.stderr,
     )
     return None
