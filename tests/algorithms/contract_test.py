@@ -67,7 +67,7 @@ def _write_ledger(folder, text):
     file.write(text)
 
 
-def _uncut(declared, values):
+def _unclipped(declared, values):
   shapes = {one.name: one.shape for one in declared}
   return {name: tf.ensure_shape(value, shapes[name]) for name, value in values.items()}
 
@@ -222,7 +222,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
     # On graphs that are not optimised other tests hold whole runs against NumPy's. And what is sent
     # lies within its bounds by itself: nothing is lost where it is cut to them.
     optimised = _ran(name).state
-    with mock.patch.object(bounds, 'cut', _uncut):
+    with mock.patch.object(bounds, 'clip', _unclipped):
       uncut = contract_runs.build(name)
     with federated_test_case.unoptimised_graphs(), local.runtime(max_concurrent_clients=2):
       plain, _ = _run(uncut, self.create_tempdir().full_path)
