@@ -408,7 +408,8 @@ class GuardsTest(federated_test_case.FederatedTestCase):
   def test_predictions_on_reports_are_refused_in_one_line(self):
     task = _task(toy.two_corners([4, 4]))
     task = task._replace(label_privacy=task.label_privacy._replace(in_training=True))
-    with self.assertRaisesRegex(types.UsageError, '^--training_labels=private: .* with .*_from=4 it replaces none$'):
+    message = '^--training_labels=private: .* with .*_from=4 it replaces none$'
+    with self.assertRaisesRegex(types.UsageError, message):
       method_runs.build('rofl', task)
     method_runs.build('rofl', task, pseudo_labels_from=4)
 
