@@ -108,7 +108,7 @@ def _compare(values, extra, command):
   if left and own:
     records.require_metrics(own, grid.metrics)
   out = run_directory.locate(
-      values.out_dir or os.path.join(os.path.expanduser(values.root_dir), 'compare'),
+      values.out_dir or os.path.join(values.root_dir, 'compare'),
       '' if values.out_dir else name,
   )
   failed = []
@@ -195,7 +195,7 @@ def _list_left(shard, results):
 
 
 def _grid(values, extra):
-  seeds, root_dir = None, os.path.expanduser(values.root_dir)
+  seeds = None
   if values.seeds is not None:
     try:
       seeds = [int(s) for s in values.seeds]
@@ -205,7 +205,7 @@ def _grid(values, extra):
     ignored = [f'--{n}' for n in ('methods', 'vary', 'metric', 'baseline') if values[n].present]
     if ignored:
       raise types.UsageError(f'{", ".join(ignored)} cannot be given with --grid, which fixes them')
-    grid = grid_lib.load(values.grid, values.scale, seeds, extra, root_dir)
+    grid = grid_lib.load(values.grid, values.scale, seeds, extra, values.root_dir)
     return grid, f'{os.path.splitext(os.path.basename(values.grid))[0]}_{values.scale}'
   if values['scale'].present:
     raise types.UsageError('--scale needs a grid file: give --grid, or leave it out')
@@ -214,7 +214,7 @@ def _grid(values, extra):
       values.vary,
       [0, 1, 2] if seeds is None else seeds,
       extra,
-      root_dir,
+      values.root_dir,
       metric=values.metric,
       baseline=values.baseline,
   )

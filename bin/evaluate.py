@@ -29,7 +29,8 @@ class is taken for, whether its probabilities are right; and writes what it says
       On the run's test set, or on what its server validates on.
 
   ./bazelw run //bin:evaluate -- --run_dir=runs/NAME --dataset=npz --data_dir=FILE
-      On the test set of another data set, of the same classes.
+      On the test set of another data set, of the same classes; of a file without x_test, on all of
+      its examples.
 
   ./bazelw run //bin:evaluate -- --run_dir=runs/NAME --images=DIR
       On JPEG or PNG files: in a folder for each class, or, where nobody knows their classes, side

@@ -202,15 +202,31 @@ class EvaluateTest(absltest.TestCase):
       found = evaluation.evaluate(_run(), 'final', source)
     own = evaluation.evaluate(_run(), 'final', examples.Source('test'))
     np.testing.assert_allclose(found.probabilities, own.probabilities[:3], atol=1e-5)
-    source = examples.Source('test', dataset='npz', data_dir='d')
-    same = other._replace(name='npz', largest_pixel=255)  # An npz does not say what its scale is.
-    with mock.patch.object(sources, 'load', lambda spec: same):
+
+  def test_a_file_without_a_test_set_is_one(self):
+    other = sources.load(sources.DataSpec('digits'))
+    own = evaluation.evaluate(_run(), 'final', examples.Source('test'))
+    file = os.path.join(self.create_tempdir().full_path, 'fresh.npz')
+    source = examples.Source('test', dataset='npz', data_dir=file)
+    few = np.flatnonzero(other.test_y < 4)  # A file need not have each class.
+    for labels in (
+        {'y': other.test_y[few]}, {'y': 9 - other.test_y[few], 'clean_y': other.test_y[few]},
+    ):
+      np.savez(file, x=other.test_x[few], **labels)
       found = evaluation.evaluate(_run(), 'final', source)
-    np.testing.assert_array_equal(found.probabilities, own.probabilities)
-    brighter = same._replace(test_x=15 * other.test_x)
-    with mock.patch.object(sources, 'load', lambda spec: brighter):
-      with self.assertRaisesRegex(types.UsageError, '=digits, whose pixels are 0 to 16.*0 to 255'):
-        evaluation.evaluate(_run(), 'final', source)
+      np.testing.assert_allclose(found.probabilities, own.probabilities[few], atol=1e-5)
+      np.testing.assert_array_equal(found.labels, other.test_y[few])
+      self.assertIn(f'{len(few)} examples of {file}.', found.text())
+    np.savez(
+        file, x=other.train_x, y=other.train_y, x_test=other.test_x[few], y_test=other.test_y[few]
+    )
+    self.assertLen(evaluation.evaluate(_run(), 'final', source).labels, len(few))
+    np.savez(file, x=other.test_x, y=other.test_y + 1)
+    with self.assertRaisesRegex(types.UsageError, 'y has label 10, and the model tells 10 classes'):
+      evaluation.evaluate(_run(), 'final', source)
+    np.savez(file, x=15 * other.test_x, y=other.test_y)  # A file does not say what its scale is.
+    with self.assertRaisesRegex(types.UsageError, '=digits, whose pixels are 0 to 16.*0 to 255'):
+      evaluation.evaluate(_run(), 'final', source)
 
   def test_images_for_a_model_of_features_are_refused(self):
     model = mock.Mock(

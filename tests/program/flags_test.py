@@ -85,7 +85,7 @@ class ParseTest(FlagsTestCase):
 
   def test_values_of_data_and_noise_arrive_with_their_types(self):
     config = self.config(
-        '--dataset=npz', '--data_dir=~/mine.npz', '--validation_fraction=.1',
+        '--dataset=npz', '--data_dir=mine.npz', '--validation_fraction=.1',
         '--partition=bernoulli_dirichlet', '--partition_p=1', '--partition_alpha=1e-2',
         '--partition_min_size=3', '--openset_q=0.50', '--noise=client_uniform', '--noise_rho=.25',
         '--noise_tau=0', '--noise_semantics=reference', '--image_size=32',
@@ -94,7 +94,7 @@ class ParseTest(FlagsTestCase):
     )
     self.assertEqual(
         (config.data_dir, config.validation_fraction, config.partition_p, config.partition_alpha),
-        ('~/mine.npz', 0.1, 1.0, 0.01),
+        ('mine.npz', 0.1, 1.0, 0.01),
     )
     self.assertEqual(
         (config.partition_min_size, config.noise_rho, config.noise_tau, config.noise_semantics),
@@ -221,8 +221,14 @@ class RunTest(absltest.TestCase):
     self.assertEqual((config.mixup_alpha, config.aggregation), (0.0, 'mean'))
 
   def test_a_tilde_is_the_home_folder(self):
-    config = flags.config_from(flags.parse(['train', '--root_dir=~/runs']))
-    self.assertEqual(config.root_dir, os.path.expanduser('~/runs'))
+    config = flags.config_from(flags.parse([
+        'train', '--root_dir=~/runs', '--weights=~/w.h5', '--data_dir=~', '--scene=a~/b',
+    ]))
+    home = os.path.expanduser('~')
+    self.assertEqual(
+        (config.root_dir, config.weights, config.data_dir, config.scene),
+        (f'{home}/runs', f'{home}/w.h5', home, 'a~/b'),
+    )
 
   def test_flags_that_are_gone_are_named(self):
     with self.assertRaisesRegex(types.UsageError, 'does not know, old, older: use the one'):

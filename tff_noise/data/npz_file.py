@@ -281,17 +281,55 @@ def load(data_dir: str) -> types.Dataset:
         f'{num_classes - 1}: number the classes of both alike, or give class_names'
     )
   return types.Dataset(
-      name='npz',
       train_x=x[train],
       train_y=true_y[train],
       test_x=test_x,
       test_y=test_y,
-      num_classes=num_classes,
-      image_shape=x.shape[1:],
-      pixel_scale=1.0 if x.dtype.kind == 'f' else 1 / 255,
-      pixel_offset=0.0,
-      class_names=_class_names(arrays, num_classes, path),
+      **_described(arrays, x, num_classes, path),
       human_y=y[train] if 'clean_y' in arrays else None,
       client=client,
       client_names=client_names,
   )
+
+
+def load_test(data_dir: str, num_classes: int) -> types.Dataset:
+  """Reads examples for a model that is trained: `x_test` and `y_test`, or where there are none all.
+
+  Args:
+    data_dir: As for `load`.
+    num_classes: K of the model; a file need not have examples of each class.
+
+  Returns:
+    A data set without training examples.
+
+  Raises:
+    types.UsageError: If the file is damaged, or an array is missing or not as it must be.
+  """
+  path = _find(data_dir)
+  arrays = _read(path)
+  x_name, y_name = ('x_test', 'y_test') if 'x_test' in arrays else (
+      'x', 'clean_y' if 'clean_y' in arrays else 'y'
+  )
+  x = _images(arrays, x_name, path)
+  y = _labels(arrays, y_name, path, len(x))
+  if y.max() >= num_classes:
+    raise types.UsageError(
+        f'{path}: {y_name} has label {y.max()}, and the model tells {num_classes} classes apart: '
+        'give data of the same classes'
+    )
+  return types.Dataset(
+      train_x=x[:0], train_y=y[:0], test_x=x, test_y=y,
+      **_described(arrays, x, num_classes, path),
+  )
+
+
+def _described(arrays, x, num_classes, path):
+  """What a data set says of its images and classes."""
+  return {
+      'name': 'npz',
+      'num_classes': num_classes,
+      'image_shape': x.shape[1:],
+      'pixel_scale': 1.0 if x.dtype.kind == 'f' else 1 / 255,
+      'pixel_offset': 0.0,
+      'class_names': _class_names(arrays, num_classes, path),
+  }

@@ -8,6 +8,7 @@ import numpy as np
 
 from tff_noise import types
 from tff_noise.data import image_folder
+from tff_noise.data import npz_file
 from tff_noise.data import scene as scene_lib
 from tff_noise.data import sources
 from tff_noise.program import data as data_lib
@@ -22,7 +23,7 @@ class Source(NamedTuple):
 
   Attributes:
     on: 'test' or 'validation' of the run's own data.
-    dataset: Another data set, whose test set it is; or None.
+    dataset: Another data set, whose test set it is, of an npz without one all of it; or None.
     data_dir: Where that lies.
     images: A folder of images; or None.
   """
@@ -44,6 +45,8 @@ class Source(NamedTuple):
     """In a sentence: on examples of ..."""
     if self.images:
       return self.images
+    if self.dataset == 'npz':
+      return self.data_dir
     return f'the test set of {self.dataset}' if self.dataset else f'the {self.on} set'
 
 
@@ -62,11 +65,9 @@ def load(run: runs.Run, source: Source) -> tuple[types.Dataset, types.Examples]:
       raise types.UsageError(
           f'--dataset must be one of {", ".join(sources.DATASETS)}; got {source.dataset!r}'
       )
-    spec = sources.DataSpec(source.dataset, source.data_dir, '', config.image_size)
-    dataset = _in_order_of(run, _on_scale_of(config.dataset, sources.load(spec)))
+    dataset = _in_order_of(run, _on_scale_of(config.dataset, _other(run, config, source)))
   if source.images:
-    folder = os.path.expanduser(source.images)
-    return dataset, image_folder.read_any(folder, dataset.class_names)
+    return dataset, image_folder.read_any(source.images, dataset.class_names)
   if source.on == 'test':
     return dataset, types.Examples(dataset.test_x, dataset.test_y)
   scene = runs.read_scene(run)
@@ -75,6 +76,12 @@ def load(run: runs.Run, source: Source) -> tuple[types.Dataset, types.Examples]:
     where = 'with its clients alone' if scene.withheld_size else 'nowhere'
     raise types.UsageError(f'{run.path} has its validation set {where}: --on=test')
   return dataset, found
+
+
+def _other(run, config, source):
+  if source.dataset == 'npz' and source.data_dir:
+    return npz_file.load_test(source.data_dir, len(run.class_names))
+  return sources.load(sources.DataSpec(source.dataset, source.data_dir, '', config.image_size))
 
 
 def _on_scale_of(name, dataset):

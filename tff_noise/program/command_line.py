@@ -37,7 +37,7 @@ def parse(
   try:
     _require_names_of_files(argv[1:])
     # Once: a file may be a pipe.
-    words = values.read_flags_from_files(list(argv[1:]), force_gnu=False)
+    words = [_at_home(w) for w in values.read_flags_from_files(list(argv[1:]), force_gnu=False)]
     if any(re.match('--?undefok(=|$)', word) for word in words):  # absl's own flag.
       raise types.UsageError('--undefok is not taken: it would hide flags that are misspelt')
     rest = values([argv[0], *words], known_only=known_only)[1:]
@@ -48,6 +48,11 @@ def parse(
   if rest and not known_only:
     raise types.UsageError(f'unexpected argument {rest[0]!r}; flags are written --name=value')
   return values, rest
+
+
+def _at_home(word):
+  """With the home folder in place of a leading ~, which no shell knows after a "="."""
+  return re.sub('(?<=[=,])~(?=/|$)', lambda _: os.path.expanduser('~'), word)
 
 
 def _require_names_of_files(words):
@@ -133,6 +138,12 @@ def run(name: str, body: Callable[[], int], again: str = '') -> int:
     )
     return 2
   except OSError as error:
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename is not None:
+      print(
+          f'{name}: {os.fsdecode(error.filename)} cannot be read or written ({error.strerror}): '
+          'get the right to, or name another place', file=sys.stderr,
+      )
+      return 2
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
       raise
     print(

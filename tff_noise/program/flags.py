@@ -4,7 +4,6 @@ Imports no TensorFlow, so that `--help` and mistakes are answered at once.
 """
 
 import dataclasses
-import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -268,9 +267,7 @@ def config_from(values: flags.FlagValues) -> run_config.RunConfig:
   named = {f.name: values[f.name].value for f in dataclasses.fields(run_config.RunConfig)}
   lists = {name: _last_of_each(named[name]) for name in ('param', 'base_param')}
   lists['workers'] = tuple(named['workers'])
-  # No shell does it after a "=".
-  root_dir = os.path.expanduser(named['root_dir'])
-  config = run_config.RunConfig(**{**named, **lists, 'root_dir': root_dir})
+  config = run_config.RunConfig(**{**named, **lists})
   if config.target_client_epsilon is None:
     return config
   from tff_noise.program import client_noise  # The accountant takes a second to load.
