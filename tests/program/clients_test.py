@@ -20,6 +20,7 @@ from tff_noise.clients import program
 from tff_noise.federated import aggregation
 from tff_noise.federated import computation
 from tff_noise.federated import label_histogram
+from tff_noise.federated import learning_round
 from tff_noise.federated import optimizer
 from tff_noise.federated import processes
 from tff_noise.federated import stacked
@@ -102,7 +103,7 @@ class _Computed:
         global_model_weights='trained', distributor=(), client_work=None, aggregator='aggregated',
         finalizer='stepped',
     )
-    metrics = {'client_work': {'train': computation.mean_loss(sums)}, 'reports': reports}
+    metrics = {'client_work': {'train': learning_round.mean_loss(sums)}, 'reports': reports}
     return processes.StatefulOutput(after, metrics, returned)
 
 

@@ -19,7 +19,6 @@ next model: what clients send is summed, or shown by client.
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +29,7 @@ from tff_noise import types
 from tff_noise.clients import local_sgd
 from tff_noise.clients import program as program_lib
 from tff_noise.federated import aggregation as aggregation_lib
+from tff_noise.federated import learning_round
 from tff_noise.federated import optimizer as optimizer_lib
 from tff_noise.federated import processes
 from tff_noise.federated import server_step
@@ -202,129 +202,22 @@ def train(
   declared = program_lib.declared(programs)
   if task.aggregation.scalar is None:
     _require_updates_alone(model, declared, optimizer, selector)
-  server = optimizer.server
-  initialize_server = tff.tensorflow.computation(server.initialize)
+  initialize_server = tff.tensorflow.computation(optimizer.server.initialize)
   server_state_type = initialize_server.type_signature.result
-  optimizer_type = tff.tensorflow.computation(
-      server.broadcast, server_state_type
-  ).type_signature.result
   is_stacked = selector is not None or optimizer.sees_updates
   client = local_sgd.build(
       model, programs, seed=task.seed, training=task.training,
-      optimizer_type=optimizer_type, identified=is_stacked,
+      optimizer_type=tff.tensorflow.computation(
+          optimizer.server.broadcast, server_state_type
+      ).type_signature.result,
+      identified=is_stacked,
   )
   parts = server_step.Parts(
       task, declared, optimizer, selector, server_state_type, client.type_signature.result
   )
   step = (server_step.stacked_step if is_stacked else server_step.mean_step)(parts)
-  distributor = tff.learning.templates.build_broadcast_process(model.weights_type)
-  initial_weights = keras_model.build_initial_weights(model, task.seed)
-  hparams_type = program_lib.received_type(declared.receives)
-
-  @tff.tensorflow.computation
-  def initial_client_work():
-    return collections.OrderedDict(
-        round_num=1,
-        hparams=tf.nest.map_structure(tf.constant, program_lib.in_order(declared.receives)),
-    )
-
-  @tff.federated_computation
-  def initialize():
-    return tff.federated_zip(
-        processes.State(
-            global_model_weights=tff.federated_eval(initial_weights, tff.SERVER),
-            distributor=distributor.initialize(),
-            client_work=tff.federated_eval(initial_client_work, tff.SERVER),
-            aggregator=step.initialize(),
-            finalizer=tff.federated_eval(initialize_server, tff.SERVER),
-        )
-    )
-
-  state_type = initialize.type_signature.result
-  local_type = client.type_signature.parameter[2]
-  server_data_type = None if selector is None else selector.server_data_type
-  stateless = not declared.own and not declared.messages and server_data_type is None
-
-  @tff.tensorflow.computation(state_type.member.client_work)
-  def next_client_work(state):
-    return collections.OrderedDict(round_num=state['round_num'] + 1, hparams=state['hparams'])
-
-  @tff.tensorflow.computation(
-      model.weights_type, state_type.member.client_work, server_state_type
-  )
-  def make_broadcast(weights, state, server_state):
-    return program_lib.Broadcast(
-        weights, state['round_num'], state['hparams'], server.broadcast(server_state)
-    )
-
-  def run_round(state, data, local, server_data=None):
-    broadcast = tff.federated_broadcast(
-        tff.federated_map(
-            make_broadcast, (state.global_model_weights, state.client_work, state.finalizer)
-        )
-    )
-    output = tff.federated_map(client, (broadcast, data, local))
-    stepped = step.next(state, output, server_data)
-    next_state = tff.federated_zip(
-        processes.State(
-            global_model_weights=stepped.weights,
-            distributor=state.distributor,
-            client_work=tff.federated_map(next_client_work, state.client_work),
-            aggregator=stepped.aggregator,
-            finalizer=stepped.server,
-        )
-    )
-    return next_state, tff.federated_zip(_metrics(stepped)), output.local
-
-  data_type = tff.FederatedType(model.data_type, tff.CLIENTS)
-
-  if stateless:
-
-    @tff.tensorflow.computation
-    def no_local():
-      return uplink.ClientInput(collections.OrderedDict(), collections.OrderedDict())
-
-    @tff.federated_computation(state_type, data_type)
-    def next_fn(state, data):
-      local = tff.federated_eval(no_local, tff.CLIENTS)
-      state, metrics, _ = run_round(state, data, local)
-      return tff.learning.templates.LearningProcessOutput(state, metrics)
-
-  elif server_data_type is None:
-
-    @tff.federated_computation(
-        state_type, data_type, tff.FederatedType(local_type, tff.CLIENTS)
-    )
-    def next_fn(state, data, local):
-      return processes.StatefulOutput(*run_round(state, data, local))
-
-  else:
-
-    @tff.federated_computation(
-        state_type,
-        data_type,
-        tff.FederatedType(local_type, tff.CLIENTS),
-        tff.FederatedType(server_data_type, tff.SERVER),
-    )
-    def next_fn(state, data, local, server_data):
-      return processes.StatefulOutput(*run_round(state, data, local, server_data))
-
-  broadcast_bytes = disclosure.check(next_fn, step.fields)
-  accessors = processes.accessors(state_type.member, hparams_type)
-  if stateless:
-    get_model_weights, set_model_weights, get_hparams, set_hparams = accessors
-    process = tff.learning.templates.LearningProcess(
-        initialize,
-        next_fn,
-        get_model_weights,
-        set_model_weights,
-        get_hparams_fn=get_hparams,
-        set_hparams_fn=set_hparams,
-    )
-  else:
-    process = processes.StatefulProcess(
-        initialize, next_fn, *accessors, local_type, server_data_type
-    )
+  process = learning_round.build(parts, step, client, initialize_server)
+  broadcast_bytes = disclosure.check(process.next, step.fields)
   return Computation(
       name, process, step.fields, declared, broadcast_bytes, optimizer, server_data, trains=True,
       model=model, update_type=parts.output_type.update,
@@ -471,25 +364,3 @@ def _require_updates_alone(model, declared, optimizer, selector):
     raise types.UsageError(
         '--client_dp_noise would put noise on batch statistics: use --norm=group'
     )
-
-
-def mean_loss(sums: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Returns sums in which the loss is the mean over examples, nan without any."""
-  if 'loss' not in sums:
-    return sums
-  mean = tf.math.divide_no_nan(sums['loss'], sums['examples'])
-  loss = tf.where(sums['examples'] > 0, mean, np.nan)
-  return collections.OrderedDict(sums, loss=loss)
-
-
-def _metrics(stepped):
-  """Turns the summed loss into a mean; TFF's metric layout."""
-  return collections.OrderedDict(
-      client_work=tff.federated_zip(
-          collections.OrderedDict(
-              train=tff.federated_map(tff.tensorflow.computation(mean_loss), stepped.sums)
-          )
-      ),
-      aggregator=stepped.measurements,
-      **({} if stepped.reports is None else {'reports': stepped.reports}),
-  )

@@ -24,6 +24,7 @@ from tff_noise.clients import program as program_lib
 from tff_noise.data import client_data
 from tff_noise.federated import computation as computation_lib
 from tff_noise.federated import label_histogram
+from tff_noise.federated import learning_round
 from tff_noise.federated import processes
 from tff_noise.federated import stacked
 from tff_noise.federated import task as task_lib
@@ -317,7 +318,7 @@ class SimulatedClients:
         ],
     )
     self._keep(listed, cohort, output['local'], np.ones(len(cohort), bool))
-    sums = computation_lib.mean_loss(output['sums'])
+    sums = learning_round.mean_loss(output['sums'])
     self._count(listed, cohort, sums)
     reports = _reports_in_order(output['reports'], cohort)
     return algorithm_lib.Output(state, cohort, sums, reports, output['mean'])
