@@ -13,6 +13,10 @@ from tff_noise import types
 from tff_noise.algorithms import catalog
 from tff_noise.algorithms import feddpcont
 from tff_noise.algorithms import parameters
+from tff_noise.data import noise
+from tff_noise.data import partition
+from tff_noise.data import scene as scene_lib
+from tff_noise.data import sources
 from tff_noise.federated import aggregation
 from tff_noise.federated import task as task_lib
 from tff_noise.models import keras_model
@@ -20,6 +24,7 @@ from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import estimator
 from tff_noise.privacy import mechanism as mechanism_lib
 from tff_noise.privacy import protection
+from tff_noise.program import ground_truth
 from tff_noise.program import private_labels
 from tff_noise.uplink import uplink
 
@@ -138,6 +143,25 @@ class FlipTest(absltest.TestCase):
     again = private_labels.flip(federation, _EPSILON, _CLASSES)
     for one, other in zip(flipped.clients, again.clients, strict=True):
       np.testing.assert_array_equal(one.y, other.y)
+
+  def test_a_report_knows_the_same_labels(self):
+    dataset = sources.load(sources.DataSpec('digits'))
+    scene = scene_lib.build(
+        dataset,
+        scene_lib.SceneSpec(
+            partition.PartitionSpec('dirichlet', 5, alpha=0.5), noise.NoiseSpec('symmetric', 0.4),
+            validation_fraction=0.1, client_validation_fraction=0.2,
+        ),
+        3,
+    )
+    federation = private_labels.flip(scene_lib.federation(dataset, scene, 3), _EPSILON, 10)
+    reported = ground_truth.reported(scene, _EPSILON, 10, 3)
+    others = np.ones(len(scene.noisy_label), bool)
+    for client in federation.clients:
+      np.testing.assert_array_equal(reported.noisy_label[client.example_id], client.y)
+      others[client.example_id] = False
+    np.testing.assert_array_equal(reported.noisy_label[others], scene.noisy_label[others])
+    self.assertGreater(reported.noise_rate, scene.noise_rate + 0.1)
 
   def test_other_labels_with_the_same_reports_exist(self):
     # Or the tests of what is never used would say nothing.

@@ -22,7 +22,10 @@ from tff_noise.program import summary
 from tff_noise.uplink import uplink
 
 _Config = collections.namedtuple(
-    '_Config', ['method', 'seed', 'target_client_epsilon', 'early_stopping'], defaults=[0]
+    '_Config',
+    ['method', 'seed', 'target_client_epsilon', 'early_stopping', 'training_labels',
+     'label_epsilon'],
+    defaults=[0, 'local', '0.5'],
 )
 _State = collections.namedtuple(
     '_State', ['round_num', 'participations', 'records', 'own', 'own_of_clients', 'state']
@@ -115,11 +118,11 @@ class WriteTest(absltest.TestCase):
     for round_num, names, clients in sent:
       opened.record(round_num, 'train', [fields[name] for name in names], np.array(clients))
 
-  def _write(self, algorithm, scene=None, state=None, own_models=None, target=None):
+  def _write(self, algorithm, scene=None, state=None, own_models=None, target=None, **flags):
     if not os.path.exists(self.run_.file('uplink.json')):
       self._record(algorithm)
     results.write(
-        self.run_, _Config('mine', 7, target), scene or _scene(), algorithm,
+        self.run_, _Config('mine', 7, target, **flags), scene or _scene(), algorithm,
         state or _state(), np.array([[3, 1], [0, 4]]), own_models or {},
     )
     with open(self.run_.file('summary.json'), encoding='utf-8') as file:
@@ -252,6 +255,16 @@ class WriteTest(absltest.TestCase):
     np.testing.assert_allclose(kept, [0.9, 0.6, 0.7, np.nan, 0.5, 0.6], atol=1e-6)
     # Of the pairs of .5 and .6, wrong, with .9, .6 and .7 five are right, and one is a tie.
     self.assertAlmostEqual(found['wrong_label_auc'], 5.5 / 6)
+
+  def test_posteriors_of_reports(self):
+    # Of what clients hold: all that is known of each label is its report.
+    scene = _scene()
+    judged = ground_truth.reported(scene, '0.5', 2, 7)
+    self.assertTrue((judged.flipped != scene.flipped).any())
+    found = self._write(_algorithm(posterior='posterior'), training_labels='private')
+    kept = np.load(self.run_.file('posteriors.npz'))['posterior']
+    self.assertEqual(found['wrong_label_auc'], ground_truth.wrong_label_auc(judged, kept))
+    self.assertNotAlmostEqual(found['wrong_label_auc'], ground_truth.wrong_label_auc(scene, kept))
 
   def test_posteriors_without_a_judgement(self):
     state = _state()

@@ -7,6 +7,7 @@ from absl.testing import parameterized
 from tests.report import run_files
 from tests.report import section_test_case
 from tff_noise import types
+from tff_noise.program import ground_truth
 from tff_noise.report import posteriors
 from tff_noise.report import runs
 from tff_noise.report import sections
@@ -49,6 +50,26 @@ class PosteriorsTest(section_test_case.SectionTestCase):
     for heights in bars.values():
       self.assertAlmostEqual(sum(heights), 100, places=4)
     np.testing.assert_allclose(bars['wrong labels: 3'][:3], [100 / 3] * 3)
+
+  def test_reports_that_clients_train_on(self):
+    config = run_files.config(
+        method='fedrn', training_labels='private', label_epsilon='1', seed=3
+    )
+    shown = self.section(config={**config, 'class_names': ['a', 'b', 'c']})
+    judged = ground_truth.reported(run_files.scene(), '1', 3, 3)
+    first, second = self.texts(shown)
+    self.assertStartsWith(first.text, 'Clients judged 12 of their 12 reports of labels,')
+    self.assertIn(f'in {ground_truth.wrong_label_auc(judged, _FOUND):.1%} of all', second.text)
+    wrong = int(judged.flipped.sum())
+    self.assertNotEqual(wrong, 3)
+    self.assertEqual(
+        list(self._bars(shown)), [f'right labels: {12 - wrong}', f'wrong labels: {wrong}']
+    )
+
+  def test_a_run_that_does_not_say_how_labels_were_flipped(self):
+    config = run_files.config(method='fedrn', training_labels='private', label_epsilon=None)
+    with self.assertRaisesRegex(types.UsageError, 'config.json is damaged|epsilon'):
+      self.section(config=config)
 
   def test_no_better_than_guessing(self):
     *_, last = self.texts(self.section(posteriors=1 - _FOUND))

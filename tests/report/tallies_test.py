@@ -11,6 +11,7 @@ from tests.report import run_files
 from tests.report import section_test_case
 from tff_noise import types
 from tff_noise.data import scene as scene_lib
+from tff_noise.program import ground_truth
 from tff_noise.report import runs
 from tff_noise.report import sections
 from tff_noise.report import tallies
@@ -36,10 +37,10 @@ class TalliesTest(section_test_case.SectionTestCase):
 
   SECTION = tallies.SECTION
 
-  def contents(self, columns=None, **changes):
+  def contents(self, columns=None, config=None, **changes):
     return {
         'metrics': run_files.metrics(**_columns(**(columns or {}))),
-        'config': run_files.config(method='fedtally'),
+        'config': config or run_files.config(method='fedtally'),
         'summary': section_test_case.summary('fedtally', fedtally=_found(**changes)),
     }
 
@@ -62,6 +63,21 @@ class TalliesTest(section_test_case.SectionTestCase):
     np.testing.assert_allclose(heights[:3], [50, 25, 25])
     self.assertAlmostEqual(sum(heights[3:]), 100)
     self.assertEqual([t.get_text() for t in axes.get_xticklabels()], ['0', '20', '40'])
+
+  def test_private_labels_are_reports(self):
+    config = run_files.config(
+        method='fedtally', training_labels='private', label_epsilon='1', seed=3
+    )
+    shown = self.section(config={**config, 'class_names': ['a', 'b', 'c']})
+    reported = ground_truth.reported(run_files.scene(), '1', 3, 3)
+    self.assertNotEqual(reported.noise_rate, run_files.scene().noise_rate)
+    self.assertIn('before they are flipped', self.texts(shown)[0].text)
+    pictures = self.pictures(shown)
+    right = pictures['model_and_labels'].figure.axes[0].lines[1]
+    np.testing.assert_allclose(right.get_ydata(), 100 * (1 - reported.noise_rate))
+    self.assertEqual(right.get_label(), "clients' reports")
+    self.assertIn('with the known flips', pictures['anchor'].caption)
+    self.assertIn('behind the wrong reports', pictures['corrections_from_sums'].caption)
 
   def test_what_is_behind_wrong_labels(self):
     # One of class 0 is labelled 2, one of class 1 is 0, one of class 2 is 1.

@@ -11,11 +11,39 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tff_noise.data import scene as scene_lib
+from tff_noise.privacy import mechanism as mechanism_lib
 from tff_noise.program import run_directory
 
 if TYPE_CHECKING:
   from tff_noise.algorithms import algorithm as algorithm_lib
   from tff_noise.program import clients as clients_lib
+
+
+def reported(scene: scene_lib.Scene, epsilon: str, num_classes: int, seed: int) -> scene_lib.Scene:
+  """Returns the scene as clients know it under --training_labels=private: labels are reports.
+
+  Args:
+    scene: The ground truth.
+    epsilon: Of a report, see `mechanism.randomized_response`.
+    num_classes: K.
+    seed: The run's.
+
+  Raises:
+    types.UsageError: If epsilon or K is none.
+  """
+  mechanism = mechanism_lib.randomized_response(epsilon, num_classes)
+  owned = scene_lib.examples_of(scene)
+  reports = mechanism_lib.flip_all(
+      [
+          (scene.noisy_label[ids], ids, mechanism_lib.simulation_secret(seed, i))
+          for i, ids in enumerate(owned)
+      ],
+      mechanism,
+  )
+  labels = scene.noisy_label.copy()
+  for ids, y in zip(owned, reports, strict=True):
+    labels[ids] = y
+  return scene._replace(noisy_label=labels)
 
 
 def current_labels(
@@ -46,7 +74,8 @@ def wrong_label_auc(scene: scene_lib.Scene, posteriors: np.ndarray) -> float:
   posterior, ties counting half; nan where one of both is missing.
 
   Args:
-    scene: The ground truth; labels whose truth is unknown do not count.
+    scene: The ground truth, with the labels that clients judge; those whose truth is unknown do not
+      count.
     posteriors: float32 `[n]`; labels with nan do not count.
   """
   from sklearn import metrics  # Takes a second: only where it is used.

@@ -62,7 +62,7 @@ def write(
       **summary.summarize(directory),
       **_ended_before_its_rounds(config, algorithm),
       **summary.describe(scene),
-      **_verdict(scene, algorithm, state, own_columns),
+      **_verdict(config, scene, algorithm, state, own_columns, len(confusion)),
       **own_models,
       **_by_client(by_client),
   }
@@ -114,7 +114,7 @@ def _ended_before_its_rounds(config, algorithm):
   }
 
 
-def _verdict(scene, algorithm, state, own_columns):
+def _verdict(config, scene, algorithm, state, own_columns, num_classes):
   """How the algorithm's verdict on labels and clients compares with the truth."""
   found = {}
   if algorithm.report.labels:
@@ -122,7 +122,10 @@ def _verdict(scene, algorithm, state, own_columns):
     found.update(ground_truth.correction_summary(scene, labels))
   if algorithm.report.posterior:
     posteriors = ground_truth.current_posteriors(algorithm, scene, state.own)
-    found['wrong_label_auc'] = ground_truth.wrong_label_auc(scene, posteriors)
+    judged = scene
+    if config.training_labels == 'private':
+      judged = ground_truth.reported(scene, config.label_epsilon, num_classes, config.seed)
+    found['wrong_label_auc'] = ground_truth.wrong_label_auc(judged, posteriors)
   if algorithm.report.noisy_clients is not None:
     noisy = algorithm.report.noisy_clients(state.records)
     found.update(ground_truth.identification(scene, noisy))

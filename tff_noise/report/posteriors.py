@@ -15,9 +15,11 @@ def _applies(run):
 
 def _build(run, scene):
   posteriors = _checked(run, scene)
+  scene = runs.as_clients_know(run, scene)
   held = scene.is_trained_on
   judged = held & np.isfinite(posteriors)
-  text = f'Clients judged {judged.sum():,} of their {held.sum():,} labels'
+  what = 'reports of labels' if runs.trains_on_reports(run) else 'labels'
+  text = f'Clients judged {judged.sum():,} of their {held.sum():,} {what}'
   if not judged.any():
     return [blocks.Text(text + ': there was no round in which they do.')]
   shown = [blocks.Text(

@@ -15,6 +15,7 @@ from tff_noise import types
 from tff_noise.data import scene as scene_lib
 from tff_noise.privacy import protection
 from tff_noise.program import code_version
+from tff_noise.program import ground_truth
 from tff_noise.program import run_directory
 from tff_noise.program import summary as summary_lib
 
@@ -145,6 +146,27 @@ def read_scene(run: Run) -> scene_lib.Scene:
     types.UsageError: If the file is missing, damaged, or contradicts itself.
   """
   return scene_lib.read(os.path.join(run.path, 'scene.npz'))
+
+
+def trains_on_reports(run: Run) -> bool:
+  """Whether clients know nothing of their labels but reports, --training_labels=private."""
+  return run.flags.get('training_labels') == 'private'
+
+
+def as_clients_know(run: Run, scene: scene_lib.Scene) -> scene_lib.Scene:
+  """Returns the scene with the labels that clients train on, which may be reports.
+
+  Raises:
+    types.UsageError: If the run does not say how they are made.
+  """
+  if not trains_on_reports(run):
+    return scene
+  try:
+    return ground_truth.reported(
+        scene, run.flags['label_epsilon'], len(run.class_names), run.flags['seed']
+    )
+  except (KeyError, TypeError, ValueError) as error:
+    raise types.UsageError(f'{run.path}/config.json is damaged: {error!r}') from error
 
 
 def read_clients(run: Run) -> dict[str, np.ndarray]:

@@ -59,11 +59,18 @@ def _build(run, scene):
     text += ' What it really is, nobody knows.'
   else:
     text += f' In truth it is {np.nanmean(truth):.1%}.'
+  private = runs.trains_on_reports(run)
+  if private:
+    text += ' Rates are of labels before they are flipped for privacy.'
+  known_to_clients = runs.as_clients_know(run, scene)
   wrong = None
-  if scene.flipped.any():
-    wrong = scene_statistics.transitions(scene, scene.noisy_label, classes).T
+  if known_to_clients.flipped.any():
+    wrong = scene_statistics.transitions(
+        known_to_clients, known_to_clients.noisy_label, classes
+    ).T
     np.fill_diagonal(wrong, 0)
   names = run.names_of_classes(classes)
+  label = 'report' if private else 'label'
   shown = [
       blocks.Text(text),
       blocks.Picture(
@@ -73,15 +80,16 @@ def _build(run, scene):
       ),
       blocks.Picture(
           'corrections_from_sums', class_matrices.wrong_labels(found.table, wrong, names),
-          'Which class an example has if its label (row) is wrong, in percent: where clients '
-          'give a label up, they believe this'
-          + ('' if wrong is None else '. Right: what really is behind the wrong labels') + '.',
+          f'Which class an example has if its {label} (row) is wrong, in percent: where clients '
+          f'give a {label} up, they believe this'
+          + ('' if wrong is None else f'. Right: what really is behind the wrong {label}s') + '.',
       ),
       blocks.Picture(
           'anchor', _history_picture(found.history),
-          'The anchor is the share of labels that the model\'s surest predictions deny. Above a '
+          f'The anchor is the share of {label}s that the model\'s surest predictions deny. Above a '
           'sharpness of 1 (--param=max_sharpness) the model is sharpened while the anchor exceeds '
-          'the mean noise rate, where the sums show that the model is better than the labels.'
+          f'the mean noise rate{" with the known flips" if private else ""}, where the sums show '
+          f'that the model is better than the {label}s.'
           + (
               '' if len(found.history) == 3 else
               ' What the rates, and known flips, do not explain of the anchor is left to the '
@@ -92,8 +100,10 @@ def _build(run, scene):
   if truth is not None and runs.accuracy(run) is not None:
     shown.append(blocks.Picture(
         'model_and_labels',
-        _crossing_picture(run.rounds, run.metrics['test_accuracy'], 1 - scene.noise_rate),
-        'A model that is right less often than the labels can correct few of them: below their '
+        _crossing_picture(
+            run.rounds, run.metrics['test_accuracy'], 1 - known_to_clients.noise_rate, label
+        ),
+        f'A model that is right less often than the {label}s can correct few of them: below their '
         'line what relabels does harm, unless it is sure of few. The server sees neither line.',
     ))
   return shown
@@ -174,20 +184,22 @@ def _history_picture(history: np.ndarray) -> mfigure.Figure:
 
 
 @style.styled
-def _crossing_picture(rounds: np.ndarray, accuracy: np.ndarray, right: float) -> mfigure.Figure:
+def _crossing_picture(
+    rounds: np.ndarray, accuracy: np.ndarray, right: float, label: str
+) -> mfigure.Figure:
   """Where the model comes to be better than what it learns from."""
   measured = np.isfinite(accuracy)
   rounds, accuracy = rounds[measured], accuracy[measured]
   figure, axes = style.new_axes(height=3.2)
   plots.line(axes, rounds, 100 * accuracy, style.DARK, label='the model, on the test set')
-  axes.axhline(100 * right, color=style.MIDDLE, linestyle='--', label="clients' labels")
+  axes.axhline(100 * right, color=style.MIDDLE, linestyle='--', label=f"clients' {label}s")
   axes.set_ylim(0, 103)
   axes.set_ylabel('right, %')
   axes.legend(loc='lower right')
   passed = rounds[accuracy > right]
   title = f'passes them in round {int(passed[0])}' if passed.size else 'never passes them'
   plots.mark_rounds(
-      [axes], rounds, (), f'{right:.1%} of labels are right; the model {title}'
+      [axes], rounds, (), f'{right:.1%} of {label}s are right; the model {title}'
   )
   return figure
 
