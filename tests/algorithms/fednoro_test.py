@@ -162,6 +162,12 @@ class DistillationTest(parameterized.TestCase):
       found = fednoro.distillation_weight(tf.constant(t), 10, 49, 0.8)
       self.assertAlmostEqual(float(found), value, delta=1e-5)
 
+  @parameterized.parameters((10, 90, 49), (4, 36, 20), (5, 45, 24), (50, 50, 72), (20, 20, 29))
+  def test_rises_over_the_same_share_of_its_stage(self, warm_up, robust, end):
+    stages = {'warm_up': warm_up, 'noise_robust': robust}
+    self.assertEqual(fednoro.ramp_end(stages, parameters.FedNoRoParams()), end)
+    self.assertEqual(fednoro.ramp_end(stages, parameters.FedNoRoParams(ramp_end=7)), 7)
+
   def test_rise_of_no_length(self):
     for t in (3, 4):
       for end in (1, 3):
@@ -256,7 +262,9 @@ class _NumPy:
     self.clients, self.p, self.training = federation.clients, p, task.training
     self.w, self.noisy = np.zeros((2, 2)), np.zeros(len(federation.clients), bool)
     self.warm_up = task.stages['warm_up']
-    self.end = p.ramp_end if p.ramp_end >= 0 else round(0.49 * sum(task.stages.values()))
+    self.end = p.ramp_end if p.ramp_end >= 0 else round(
+        task.stages['warm_up'] + 39 / 90 * task.stages['noise_robust']
+    )
 
   def round(self, t):
     if t == self.warm_up:
@@ -504,7 +512,7 @@ class UsageTest(parameterized.TestCase):
   @parameterized.parameters(
       ('weight=1.5', 'weight must be from 0 to 1, got 1.5'),
       ('temperature=0', 'temperature must be positive, got 0.0'),
-      ('ramp_end=-2', 'ramp_end must be a round, or -1 for 49 of 100, got -2'),
+      ('ramp_end=-2', 'ramp_end must be a round, or -1 for 39 of 90 of its stage, got -2'),
       ('kl=paper', "kl must be one of code, present, got 'paper'"),
       ('distance=cosine', "distance must be one of tensors, flat, got 'cosine'"),
   )

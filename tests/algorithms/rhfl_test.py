@@ -388,6 +388,11 @@ class RefusalsTest(federated_test_case.FederatedTestCase):
     with self.assertRaisesRegex(types.UsageError, message):
       _build(_task(toy.two_corners([4, 4, 4]), **changes))
 
+  def test_rounds_that_seldom_have_two_of_an_architecture(self):
+    task = _task(toy.two_corners([4] * 5), build_model=_narrow, clients_per_round=3)
+    with self.assertRaisesRegex(types.UsageError, '=3 of 2 architectures .* use 4 or more$'):
+      _build(task, architectures='narrow+wide')
+
   def test_noise_on_updates_in_one_line(self):
     noisy = aggregation.dp_mean(
         protection.NoisySum(1.0, 1.0, cohort=3, population=3), noise_key=bytes(32), secure=False

@@ -385,10 +385,16 @@ def stage_of(stages: Mapping[str, int], round_num: int) -> str:
   raise ValueError('there are fewer rounds')
 
 
-def require_rounds(task: task_lib.Task, stages: Mapping[str, int]) -> None:
-  """Raises `UsageError` if the length of a stage is negative, or if all are 0."""
+def require_rounds(task: task_lib.Task, stages: Mapping[str, int], main: str = '') -> None:
+  """Raises `UsageError` if the length of a stage is negative, or if all are 0.
+
+  Args:
+    task: Says how many there are.
+    stages: Rounds of each.
+    main: The stage without which it is another method: it is skipped if --stages says so alone.
+  """
   for name, rounds in stages.items():
-    if rounds < 0:
+    if rounds < 0 or (name == main and not rounds and name not in task.stages):
       raise types.UsageError(
           f'--rounds={task.rounds} leaves nothing for the stage {name}, the others take '
           f'{sum(stages.values()) - rounds}: use more --rounds, or set --stages'

@@ -47,6 +47,8 @@ Where this differs from that code:
 - A client of which no example is left sends the model as it came, as in the code; that does so too
   where what is left does not fill a batch, however small the client.
 - Predictions are those of images as they are, the code's those of augmented ones.
+- Statistics of batch norm move by mixed batches. The code lets the network see each batch unmixed
+  first, in training, which moves them too.
 - The penalty is multiplied by eta once; in the code twice. eta is 1 where clients have different
   classes and 0 elsewhere, in the paper; nobody knows that here, so it is `prior_weight`.
 - The warm-up has the same loss on all examples. It is 5 rounds over all clients in the paper, which
@@ -329,7 +331,7 @@ def stage_lengths(task: task_lib.Task, p: parameters.FedDivParams) -> Mapping[st
   cost = math.ceil(p.warm_up_iterations * task.num_clients / task.clients_per_round)
   warm_up = task.stages.get(WARM_UP, cost)
   stages = {WARM_UP: warm_up, TRAIN: task.stages.get(TRAIN, task.rounds - warm_up)}
-  algorithm.require_rounds(task, stages)
+  algorithm.require_rounds(task, stages, main=TRAIN)
   return stages
 
 

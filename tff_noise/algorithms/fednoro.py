@@ -22,8 +22,9 @@ What the public code (wnn2000/FedNoRo) does is the default:
   gradient: only the loss that is shown is smaller. `kl=present` leaves these classes out.
 - Distances between models add up the norms of each tensor, statistics of batch norm included;
   `distance=flat` is the norm of all weights together, as FedNoisy's port has it.
-- begin is where the second stage starts; stages are 10 and 90 rounds of 100, and end is 49, which
-  are shares of all rounds here (`ramp_end`). FNBench's port has 20 and 100, and end = 120.
+- begin is where the second stage starts; stages are 10 and 90 rounds of 100, which are shares of
+  all rounds here, and end is 49, which is 39 of 90 rounds of the second (`ramp_end`). FNBench's
+  port has 20 and 100, and end = 120.
 
 Where this differs from that code:
 - It computes losses by class at the server, which has all data there, on augmented images. Here
@@ -40,6 +41,8 @@ client has not, too, whose log pi_c is -60.
 Private labels: CE knows the flips, and pi_c is estimated from the reports.
 """
 
+from collections.abc import Mapping
+
 import tensorflow as tf
 
 from tff_noise.algorithms import algorithm
@@ -49,7 +52,7 @@ from tff_noise.clients import program
 from tff_noise.federated import task as task_lib
 
 # Of all rounds: the warm-up, and where lambda(t) reaches a.
-_WARM_UP_SHARE, _RAMP_SHARE = 0.1, 0.49
+_WARM_UP_SHARE = 0.1
 
 
 def distillation_weight(t: tf.Tensor, begin: int, end: int, a: float) -> tf.Tensor:
@@ -106,9 +109,14 @@ def client(
   return fednoro_stages.warm_up_program(task)._replace(loss=loss, uses_received_model=True)
 
 
+def ramp_end(stages: Mapping[str, int], p: parameters.FedNoRoParams) -> int:
+  """Returns the round, counted from 0, in which lambda is a."""
+  begin, robust = stages[fednoro_stages.WARM_UP], stages[fednoro_stages.NOISE_ROBUST]
+  return round(begin + 39 * robust / 90) if p.ramp_end < 0 else p.ramp_end
+
+
 def build(task: task_lib.Task, p: parameters.FedNoRoParams) -> algorithm.Algorithm:
   """Returns both stages; see `fednoro_stages.build` for errors."""
   stages = fednoro_stages.stage_lengths(task, _WARM_UP_SHARE)
-  end = round(_RAMP_SHARE * sum(stages.values())) if p.ramp_end < 0 else p.ramp_end
-  robust = client(task, p, stages[fednoro_stages.WARM_UP], end)
+  robust = client(task, p, stages[fednoro_stages.WARM_UP], ramp_end(stages, p))
   return fednoro_stages.build(task, 'fednoro', robust, stages, distance=p.distance)

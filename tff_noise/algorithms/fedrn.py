@@ -406,7 +406,7 @@ def build(task: task_lib.Task, p: parameters.FedRNParams) -> algorithm.Algorithm
   """FedAvg with reports, then rounds on what clients and their neighbours find clean.
 
   Raises:
-    types.UsageError: If there are too few clients, too large a table, or no linear head.
+    types.UsageError: If there are too few clients, or no linear head.
   """
   _check(task, p)
   stages = _stage_lengths(task)
@@ -468,7 +468,7 @@ def build(task: task_lib.Task, p: parameters.FedRNParams) -> algorithm.Algorithm
 
 
 def _check(task, p):
-  """Raises `UsageError` where parameters or sizes do not fit the task."""
+  """Raises `UsageError` where there are too few clients."""
   if p.neighbours >= task.num_clients:
     raise types.UsageError(
         f'--param=neighbours={p.neighbours} must be below the number of clients, '

@@ -15,9 +15,9 @@ the sharpness gamma. A client with examples (x_i, y_i), which keeps nothing betw
   `q_i = c_i onehot(y_i) + (1 - c_i) v_i`
   local SGD on `CE(q, softmax(f(x) + log K pi))`, `pi(k) = (sum_i q_i(k) + 1) / (n + K)`
 
-and its update counts as `n max(1 - eta, .02)` examples, once labels are filtered. Summed over
-clients, and nothing else, are post (G numbers),
-`W[j, k] = sum of (1 - c_i) v_i(k) where y_i = j` (K x K), and a histogram H of
+and its update counts as `n max(1 - eta, .02)` examples, once labels are filtered (not so on the
+bases median and arfl, which weigh clients themselves). Summed over clients, and nothing else, are
+post (G numbers), `W[j, k] = sum of (1 - c_i) v_i(k) where y_i = j` (K x K), and a histogram H of
 how certain `softmax(f(x_i; w))` is, beside how often its first class is the label (2 x 100). The
 server adds them up, each round counting 0.9 times the one after it: R are W's rows, shrunk by 5
 examples to no preference. In the first rounds (`warm_up_share`), until the model knows something,

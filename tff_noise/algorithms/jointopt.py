@@ -144,7 +144,7 @@ def stage_lengths(task: task_lib.Task) -> Mapping[str, int]:
   retrain = task.stages.get(RETRAIN, 0)
   joint = task.stages.get(JOINT, task.rounds - warm_up - retrain)
   stages = {WARM_UP: warm_up, JOINT: joint, RETRAIN: retrain}
-  algorithm.require_rounds(task, stages)
+  algorithm.require_rounds(task, stages, main=JOINT)
   return stages
 
 

@@ -140,8 +140,8 @@ class FedDivParams:
   Attributes:
     confidence: zeta, above which a prediction takes a label's place, in (0, 1]; 1 for none.
     clean_below: The estimated noise up to which a client trains on all it has, in [0, 1).
-    relabel_above: The estimated noise above which relabelled examples are used, in [0, 1); the
-      paper has that of `clean_below`.
+    relabel_above: The estimated noise above which relabelled examples are used, in [0, 1), where
+      `confidence` allows any; the paper has that of `clean_below`.
     sampler_from: Rounds of a client before it drops examples of which the global model and its own
       say different things, and relabels any, at least 0; the paper has none.
     debias: xi, how much of log p^ is taken from its own logits, at least 0.
@@ -350,7 +350,8 @@ class FedNoRoParams:
   Attributes:
     weight: a, the weight of the distillation at the end of its rise, in [0, 1].
     temperature: tau of the teacher, positive.
-    ramp_end: The round, counted from 0, in which that weight is reached; -1 for 49 of 100.
+    ramp_end: The round, counted from 0, in which that weight is reached; -1 for
+      39 of 90 rounds of the second stage, which is 49 of 100 by default.
     kl: 'code', in which a class that the client has not adds a constant, or 'present', nothing.
     distance: Between models: the sum of the norms of 'tensors' (the public code), or 'flat'.
   """
@@ -367,7 +368,7 @@ class FedNoRoParams:
     params_lib.require_positive(self, 'temperature')
     if self.ramp_end < -1:
       raise ValueError(
-          f'ramp_end must be a round, or -1 for 49 of 100, got {self.ramp_end}'
+          f'ramp_end must be a round, or -1 for 39 of 90 of its stage, got {self.ramp_end}'
       )
     params_lib.require_one_of(self, 'kl', ('code', 'present'))
     params_lib.require_one_of(self, 'distance', ('tensors', 'flat'))
@@ -537,7 +538,7 @@ class RoFLParams:
 
   centroid_weight: float = 1.0
   centroid_gradient: str = params_lib.read_if('none', 'centroid_weight')
-  centroid_reduction: str = params_lib.read_if('sum', 'centroid_weight')
+  centroid_reduction: str = params_lib.read_if('sum', 'centroid_gradient', 'features')
   entropy_weight: float = 0.8
   forget: float = 0.2
   forget_rounds: int = params_lib.read_if(10, 'forget')

@@ -165,6 +165,8 @@ def build(task: task_lib.Task, p: parameters.RHFLParams) -> algorithm.Algorithm:
     parts = _parts(groups, cohort, fewest)
     if sum(len(part) for part in parts) >= _FEWEST:
       state = collaborate(state, clients, parts)
+    else:
+      state = state.record(loss_drops=np.float32(np.nan))
     return run('train', state, clients, parts).state
 
   def collaborate(state, clients, parts):
@@ -248,6 +250,12 @@ def _groups(task, p):
       )
     model = _build_model(task, name) if name else task.model
     groups.append(_group(task, p, model, members, f' of {name} {i}' if name else ''))
+  if len(names) > 1 and task.clients_per_round < 2 * len(names):
+    raise types.UsageError(
+        f'rhfl: those of an architecture take part where a round has two or more of them, and '
+        f'--clients_per_round={task.clients_per_round} of {len(names)} architectures seldom has: '
+        f'use {2 * len(names)} or more'
+    )
   return groups
 
 

@@ -12,8 +12,10 @@ whose gradient `g - h_k + alpha (w - w_t)` takes the place of the loss's. Then
 
 with n the examples of all clients, in the round or not. `h = sum_k (n_k / n) h_k` always, but
 under a method that weighs clients otherwise (fedtally, fednoro, fedelc), whose mean it then is that
-h moves by, times n_S / n. The paper counts clients, this counts examples, as FedAvg does; with
-clients of equal size it is the paper's.
+h moves by, times n_S / n; and where a secure sum clips, or --aggregation is a factory of one's own
+that clips or weighs: then h parts from the h_k for good, and the model comes to rest where the
+gradient is their difference, not 0. The paper counts clients, this counts examples, as FedAvg does;
+with clients of equal size it is the paper's.
 The objective is then FedAvg's, the mean loss of all examples.
 
 The server does not tend to FedAvg as alpha does to 0. With `u_t` the mean of `w_t - w_k` its step

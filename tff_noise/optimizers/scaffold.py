@@ -19,8 +19,10 @@ large. Weight decay is added after the correction and thus is part of what c_k e
 SCAFFOLD on the losses with decay.
 
 A client sends `eta (c_k+ - c_k)` beside its update: times eta it is of the size of one step, so a
-bound that fits updates in a secure sum fits it too. Where that clips, c is no longer the mean of
-the c_k. Moving statistics have no variate and are averaged.
+bound that fits updates in a secure sum fits it too. Where that clips, or --aggregation is a factory
+of one's own that clips or weighs, c is no longer the mean of the c_k, for good, and the model comes
+to rest where the gradient is their difference, not 0. Moving statistics have no variate and are
+averaged.
 """
 
 import collections
