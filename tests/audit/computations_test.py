@@ -114,6 +114,13 @@ class AuditTest(federated_test_case.FederatedTestCase):
     labels = _algorithm(_labels()[0])._replace(times={})
     self.assertLen(computations.planned(labels, 20), 3)
 
+  def test_noise_is_planned_for_every_round_whatever_a_method_says(self):
+    noisy = protection.NoisySum(1.0, 1.0, cohort=2, population=20)
+    asked = _computation(_labels()[0])
+    asked = asked._replace(fields=tuple(f._replace(protection=noisy) for f in asked.fields))
+    method = algorithm.Algorithm(None, (asked,), {'train': 3}, times={'labels': 1})
+    self.assertLen(computations.planned(method, 20), 3)
+
   def test_the_plan_has_every_exchange(self):
     labels = _algorithm(_labels()[0])
     [entry] = computations.planned(labels, 20)

@@ -30,6 +30,26 @@ _ROUNDS = 4
 _DELTA = 1e-5
 
 
+# Of a method that sends nothing but updates.
+_FLAGS = {'method': 'fedavg', 'param': [], 'clients_per_round': 2}
+
+
+_NO_FLAGS = {'training_labels': 'local', 'client_dp_noise': 0.0}
+
+
+def _flags_of(shield):
+  """Those that give it."""
+  if isinstance(shield, protection.LabelReports):
+    return {'training_labels': 'private', 'label_epsilon': shield.epsilon}
+  if shield is None:
+    return {}
+  return {
+      'client_dp_noise': shield.noise_multiplier, 'client_dp_clip': shield.clip,
+      'client_sampling': shield.sampling, 'client_dp_mechanism': shield.mechanism,
+      'noise_source': shield.noise_source,
+  }
+
+
 class SeveralTest(parameterized.TestCase):
 
   def setUp(self):
@@ -42,10 +62,13 @@ class SeveralTest(parameterized.TestCase):
     write = run_files.write if finished else run_files.write_unfinished
     declared = [{**run_files.UPLINK[0], 'protection': protection.to_json(shield)}]
     noise = hashlib.sha256(repr((seed, flags, scene)).encode()).hexdigest()
-    config = {**run_files.config(seed=seed, **flags), 'noise': noise}
+    given = {**_FLAGS, **_flags_of(shield), **flags}
+    config = {**run_files.config(seed=seed, **given), 'noise': noise}
     write(
-        path, config={**config, 'inputs': inputs or config['inputs']}, uplink=declared,
-        scene=scene or run_files.scene(),
+        path, uplink=declared, scene=scene or run_files.scene(),
+        config={
+            **config, 'inputs': inputs or config['inputs'], 'class_names': ['a', 'b', 'c'],
+        },
     )
     seal = ledger_seal.of_run(run_directory.RunDirectory(path))
     book = ledger.Ledger(['update'], declared, os.path.join(path, 'ledger.jsonl'), seal)
@@ -133,6 +156,24 @@ class SeveralTest(parameterized.TestCase):
         'run 2: privacy.json: the totals are those of the ledger': mock.ANY,
     })
 
+  @parameterized.parameters(
+      (_NOISE._replace(noise_multiplier=100.0), _NOISE), (_NOISE._replace(population=9), _NOISE),
+      (_NOISE._replace(reports=_REPORTS), _NOISE), (_REPORTS, None), (_NOISE, None),
+      (_REPORTS._replace(epsilon='0.01'), _REPORTS), (_REPORTS._replace(num_classes=2), _REPORTS),
+      (_REPORTS._replace(num_labels=10**6), _REPORTS),
+  )
+  def test_a_claim_that_flags_do_not_give(self, claimed, given):
+    # Whoever has the key writes another declaration, and chains the ledger anew.
+    name = 'uplink.json: no value is said to be better protected than by the flags'
+    honest = self._audit(self._write('a', given), self._write('b', given, seed=4))
+    self.assertNotIn(name, ' '.join(self._failed(honest)))
+    path = self._write('c', claimed, **{**_NO_FLAGS, **_flags_of(given)})
+    audit = self._audit(path, self._write('d', given, seed=4))
+    self.assertEqual(audit.status, 1)
+    self.assertEqual(
+        self._failed(audit), {f'run 1: {name}': 'the flags give something else to: update'}
+    )
+
   def test_a_run_that_goes_on_counts_as_far_as_it_is(self):
     audit = self._audit(
         self._write('a', _NOISE, finished=False), self._write('b', _NOISE, seed=4)
@@ -214,7 +255,7 @@ class SeveralTest(parameterized.TestCase):
     self.assertNotIn('epsilon 0 ', audit.text())
 
   def test_a_copy_is_one_run(self):
-    path = self._write('a', _NOISE, noise_source='system')
+    path = self._write('a', _NOISE._replace(noise_source='system'))
     copy = shutil.copytree(path, os.path.join(self.root, 'copy'))
     for paths in ((path, path), (path, copy)):
       with self.assertRaisesRegex(types.UsageError, 'are one run; give the one whose ledger is'):

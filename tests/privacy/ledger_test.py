@@ -78,7 +78,7 @@ class FileTest(_Case):
       ('"fields": [1, 2]', '"fields": [2]'),
       ('"round_num": 2', '"round_num": 1'),
       ('"stage": "train"', '"stage": "other"'),
-      ('{', '[{'),
+      ('{', '[{'), ('{', '[' * 100_000),
       ('"hash": "', '"hash": "0'),
   )
   def test_a_changed_line_is_noticed(self, old, new):

@@ -1007,6 +1007,8 @@ class RuntimeTest(federated_test_case.FederatedTestCase):
     self.assertEmpty(output.reports)
     # Two int64 of each client; nothing goes down.
     self.assertEqual((clients.traffic.bytes_up, clients.traffic.bytes_down), (5 * 16, 0))
+    with self.assertRaisesRegex(ValueError, "^'label communication' is with everybody: "):
+      clients.run(labels, _STATE, clients.everybody[1:])
 
   def test_bytes_of_real_computations(self):
     task = self._task()

@@ -116,6 +116,8 @@ class ReadRunTest(parameterized.TestCase):
       ('metrics.csv', 'round,a\n1,2\n3,4\n', 'its rounds are not 1, 2, 3'),
       ('metrics.csv', 'round,a\nx,2\n', 'its rounds are not 1, 2, 3'),
       ('metrics.csv', 'round,a\n1,"2', 'cannot be read'),
+      ('metrics.csv', 'round,clients\n1,many\n', 'clients is not a column of numbers'),
+      ('config.json', '[' * 100_000, 'cannot be read'),
       ('metrics.csv', 'round,test_accuracy\n1,0.5\n', 'has 1 rounds, summary.json tells of 4'),
       ('metrics.csv', 'round,test_accuracy\n', 'has 0 rounds, summary.json tells of 4'),
       ('timing.csv', 'round,seconds\n1,fast\n', 'no column of seconds'),

@@ -50,7 +50,10 @@ def planned(algorithm: algorithm_lib.Algorithm, num_clients: int) -> list[ledger
   """Returns the ledger of a whole run in which everything that may happen does, with everybody."""
   book = ledger.Ledger(algorithm.fields, uplink.to_json(algorithm.fields))
   for computation in algorithm.computations:
-    rounds = min(algorithm.rounds, algorithm.times.get(computation.name, algorithm.rounds))
+    # Noise is on what each round releases: what a method says of itself counts for nothing there.
+    rounds = algorithm.rounds
+    if not computation.is_noisy:
+      rounds = min(rounds, algorithm.times.get(computation.name, rounds))
     for round_num in range(rounds):
       book.record(round_num + 1, computation.name, computation.released, range(num_clients))
   return list(book.entries)

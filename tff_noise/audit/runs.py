@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tff_noise import types
+from tff_noise.audit import claimed
 from tff_noise.audit import export
 from tff_noise.audit import finding
 from tff_noise.privacy import costs as costs_lib
@@ -195,9 +196,11 @@ def check_ledger(run: runs.Run, seal: ledger.Seal) -> Checked:
   head = lines[-1].head if lines else ledger.genesis(run.uplink, seal)
   entries = ledger.entries(lines)
   codes = len(ledger.codes(lines, seal))
-  units = summary.units(runs.read_scene(run))
+  scene = runs.read_scene(run)
+  units = summary.units(scene)
   findings = (
       finding.passed(_CHAIN, f'{len(entries)} entries, the last with hash {head[:16]}...'),
+      claimed.check(run, scene),
       _rounds(run, entries),
       _alone(run, lines),
       _totals(run, entries, run.uplink, units, codes),
@@ -297,7 +300,9 @@ def _budget(run, entries, declared, codes):
   costs = costs_lib.totals(entries, declared, codes=codes)
   epsilon = costs[protection.Unit.CLIENT].epsilon
   found = finding.passed if epsilon <= target else finding.failed
-  return [found(_BUDGET, f'epsilon {rounding.up(epsilon)} of {target:g}')]
+  return [found(
+      _BUDGET, f'epsilon {rounding.up(epsilon)} of {target:g} at delta {costs_lib.DELTA:g}'
+  )]
 
 
 def _totals(run, entries, declared, units, codes):
@@ -310,7 +315,10 @@ def _totals(run, entries, declared, units, codes):
     if not _close(run.privacy.get(name), expected.get(name)):
       other = '' if _same_code(run) else '; other code wrote it, whose words may differ'
       return finding.failed(_TOTALS, f'its {name} are not those of the ledger{other}')
-  costs = [f'{t["epsilon"]} for {t["unit"]}' for t in expected['totals']]
+  costs = [
+      f'{t["epsilon"]} for {t["unit"]}' + (f' at delta {t["delta"]:g}' if t['delta'] else '')
+      for t in expected['totals']
+  ]
   return finding.passed(_TOTALS, 'epsilon ' + ', '.join(costs))
 
 

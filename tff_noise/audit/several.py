@@ -46,6 +46,10 @@ _ADDED = (
     'Added: the epsilons of the mechanisms of each run, of noisy sums at equal parts of delta. '
     'Composed: the distributions of their privacy losses, convolved. The smaller one is the total.'
 )
+_POISSON = (
+    'Of Poisson samples alone, what a run costs a client is where one is added or removed; what '
+    'runs cost together is where one is replaced, which is more.'
+)
 _CLIENTS = (
     'The clients of these runs differ. Examples and their labels are the same in all of them; for '
     'a client there is a sum over the runs that have it, which leaves out what the other runs '
@@ -232,6 +236,13 @@ def _alone(members, ledgers, delta):
       blocks.Text(f'Run {i} {text}.', 'warning')
       for i, member in enumerate(members, 1) for text in audit_runs.not_covered(member.run)
   ]
+  poisson = any(
+      protection.is_poisson(p)
+      for m, c in zip(members, ledgers, strict=True)
+      for p in costs_lib.times(c.entries, m.run.uplink)
+  )
+  if poisson:
+    remarks.append(blocks.Text(_POISSON))
   return (blocks.Table(header, rows), *remarks)
 
 

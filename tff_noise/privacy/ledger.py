@@ -231,7 +231,7 @@ def _parse(text, path, number):
     )
     if _is_entry(entry):
       return entry, content['previous'], content['hash']
-  except (ValueError, KeyError, TypeError) as error:
+  except (ValueError, KeyError, TypeError, RecursionError) as error:
     raise LedgerError(f'{path} line {number} is not an entry of a ledger') from error
   raise LedgerError(f'{path} line {number} is not an entry of a ledger')
 

@@ -304,6 +304,10 @@ class SimulatedClients:
       return algorithm_lib.Output(state, cohort, {}, {})
     self._record(listed, cohort)
     if listed.on_labels:
+      if len(cohort) < len(self.everybody):
+        raise ValueError(
+            f'{listed.name!r} is with everybody: what is claimed for it counts the labels of all'
+        )
       flipped = self._task.label_privacy.in_training
       data = [label_histogram.client_labels(self._federation, i, flipped) for i in cohort]
       histogram = self._call(listed, cohort, [data])

@@ -104,7 +104,7 @@ def read_json(path: str) -> Any:
   try:
     with open(path, encoding='utf-8') as file:
       return json.load(file, object_pairs_hook=_without_doubles)
-  except (OSError, ValueError) as error:
+  except (OSError, ValueError, RecursionError) as error:
     raise types.UsageError(f'{path} cannot be read ({error})') from error
 
 

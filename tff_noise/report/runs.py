@@ -22,6 +22,12 @@ from tff_noise.program import summary as summary_lib
 # Columns of metrics.csv that are texts even where every value looks like a number.
 _TEXTS = frozenset({'stage'})
 
+# Columns of metrics.csv that are reckoned with.
+_COUNTED = frozenset((
+    'clients', 'rejected', 'bytes_up', 'bytes_down', 'train_loss', 'test_accuracy',
+    'validation_accuracy',
+))
+
 # What NumPy, zip and zlib raise for a file that is damaged or of another kind.
 _DAMAGE = (
     OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error,
@@ -318,6 +324,9 @@ def _read_columns(path, required):
   columns = _read_table(path, 'round', required)
   if columns:
     _check_rounds(columns['round'], path)
+  for name in _COUNTED & columns.keys():
+    if columns[name].dtype.kind != 'f':
+      raise types.UsageError(f'{path} is damaged: {name} is not a column of numbers')
   return columns
 
 

@@ -414,7 +414,7 @@ def privacy_blocks(privacy: Mapping[str, Any]) -> list[blocks.Block]:
       for r in privacy['releases']
   ]
   totals = [
-      f'The whole run: {_whole(t.get("epsilon"))} for {t.get("unit")}.' for t in privacy['totals']
+      f'The whole run: {_whole(t)} for {t.get("unit")}.' for t in privacy['totals']
   ]
   shown = [
       blocks.Text(' '.join([*totals, privacy['statement']]), 'notice'),
@@ -450,8 +450,11 @@ def _epsilon(value):
   return rounding.up(value) if isinstance(value, int | float) else str(value)
 
 
-def _whole(value):
-  return 'no finite epsilon' if value == 'inf' else f'epsilon {_epsilon(value)}'
+def _whole(total):
+  if total.get('epsilon') == 'inf':
+    return 'no finite epsilon'
+  delta = f' at delta {total["delta"]:g}' if total.get('delta') else ''
+  return f'epsilon {_epsilon(total.get("epsilon"))}{delta}'
 
 
 def _times(run, scene):

@@ -1,0 +1,68 @@
+"""What a run declares of protection, held against its flags: a claim is no more than they give.
+
+Whoever has the key of a ledger can write another declaration and chain the ledger anew; the flags
+then have to be other ones as well, of which metrics and checkpoints tell.
+"""
+
+from tff_noise import types
+from tff_noise.audit import finding
+from tff_noise.data import scene as scene_lib
+from tff_noise.privacy import protection
+from tff_noise.program import client_noise
+from tff_noise.program import flags
+from tff_noise.report import runs
+
+_CLAIMS = 'uplink.json: no value is said to be better protected than by the flags'
+# What label communication sends, see `federated.label_histogram`.
+_HISTOGRAM = 'label histogram'
+
+
+def check(run: runs.Run, scene: scene_lib.Scene) -> finding.Finding:
+  """Compares each declared protection with what the flags of the run give.
+
+  Args:
+    run: With a declaration.
+    scene: Who holds what.
+  """
+  if not run.class_names:
+    return finding.no_evidence(_CLAIMS, 'config.json does not say how many classes there are')
+  try:
+    config = flags.config_of_run(run.flags)
+  except (types.UsageError, TypeError) as error:
+    return finding.no_evidence(_CLAIMS, f'its flags are not those of this code: {error}')
+  private = config.training_labels == 'private'
+  reports = _reports(config, len(run.class_names), int(scene.sizes.sum()))
+  given = {None, protection.Counts(), *_noisy_sums(config, scene.num_clients)}
+  if private:
+    given |= {*reports, *(n._replace(reports=r) for n in given if _is_noisy(n) for r in reports)}
+  wrong = []
+  for field in run.uplink:
+    name, claim = str(field.get('name')), protection.from_json(field.get('protection'))
+    if claim not in (given | reports if name.startswith(_HISTOGRAM) else given):
+      wrong.append(name)
+  if wrong:
+    return finding.failed(_CLAIMS, f'the flags give something else to: {", ".join(wrong)}')
+  return finding.passed(_CLAIMS, f'{len(run.uplink)} values')
+
+
+def _is_noisy(claim):
+  return isinstance(claim, protection.NoisySum)
+
+
+def _noisy_sums(config, num_clients):
+  """What noise on updates may be declared as."""
+  if not config.client_dp_noise:
+    return ()
+  return [
+      client_noise.of_config(config, num_clients, keeps_state=keeps) for keeps in (False, True)
+  ]
+
+
+def _reports(config, num_classes, num_labels):
+  """What flips of labels may be declared as, before training or in a histogram."""
+  if config.label_prior in ('none', 'uniform') and config.training_labels != 'private':
+    return set()
+  return {
+      protection.LabelReports(num_classes, config.label_epsilon, labels)
+      for labels in (0, num_labels)
+  }
