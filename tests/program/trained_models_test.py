@@ -1,6 +1,7 @@
 """Tests of what a run keeps of its models."""
 
 import contextlib
+import io
 import os
 
 import numpy as np
@@ -53,8 +54,8 @@ class TrainedModelsTest(parameterized.TestCase):
     self._keep(keeper, (1, 0.25), (2, 0.75), (3, 0.75), (4, 0.5))
     self.assertEqual(self._best(), (2, 0.75, 2))
 
-  def _again(self, done):
-    return trained_models.BestKeeper(self.run_, self.model, done)
+  def _again(self, done, accuracies=None):
+    return trained_models.BestKeeper(self.run_, self.model, done, accuracies or {})
 
   def test_goes_on_after_rounds_that_are_done_again(self):
     first = self._again(0)
@@ -68,15 +69,24 @@ class TrainedModelsTest(parameterized.TestCase):
       self.assertEqual(self._best(), (1, 0.25, 1))
     self.assertEqual(self._best(), (2, 0.5, 2))
     # Killed, and round 3 comes to less on this device.
-    again = self._again(2)
+    again = self._again(2, {1: 0.25, 2: 0.5})
     self._keep(again, (3, 0.375))
     self.assertEqual((again.round_num, self._best()), (2, (2, 0.5, 2)))
     self._keep(again, (4, 1.0))
     self.assertEqual(self._best(), (4, 1.0, 4))
-    # The checkpoint after round 4 was moved away.
-    again = self._again(3)
+
+  def test_the_best_so_far_is_known_where_its_models_are_not(self):
+    file = model_files.weights(self.run_, model_files.BEST)
+    self._keep(self._again(0), (1, 0.25), (2, 0.5), (3, 0.375), (4, 1.0))
+    # The checkpoint after round 4 was moved away, and round 4 comes to less on this device.
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+      again = self._again(3, {1: 0.25, 2: 0.5, 3: 0.375})
+    self.assertIn('the models of round 2, the best so far, are not in', said.getvalue())
     self._keep(again, (4, 0.125))
-    self.assertEqual(self._best(), (4, 0.125, 4))
+    self.assertEqual(again.round_num, 2)
+    self.assertFalse(os.path.exists(file))
+    self._keep(again, (5, 0.75))
+    self.assertEqual(self._best(), (5, 0.75, 5))
 
   @parameterized.parameters((1, (1, 0.25, 1)), (2, (2, 0.5, 2)))
   def test_a_kill_beside_the_state_that_is_written(self, done, expected):
@@ -85,7 +95,7 @@ class TrainedModelsTest(parameterized.TestCase):
     first(2, {'validation_accuracy': 0.5}, [_evaluated(2)])
     with contextlib.suppress(KeyboardInterrupt), first.with_state():
       raise KeyboardInterrupt
-    again = self._again(done)
+    again = self._again(done, {k: v for k, v in {1: 0.25, 2: 0.5}.items() if k <= done})
     self.assertEqual((again.round_num, self._best()), (expected[0], expected))
     self.assertEqual(os.listdir(os.path.join(self.run_.path, 'models')), ['best_validation.npz'])
 

@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import os
+import sys
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -123,17 +124,22 @@ class BestKeeper:
   """
 
   def __init__(
-      self, run: run_directory.RunDirectory, default: keras_model.KerasModel, done: int = 0
+      self,
+      run: run_directory.RunDirectory,
+      default: keras_model.KerasModel,
+      done: int = 0,
+      accuracies: Mapping[int, float] = {},
   ):
-    """Goes on with what is there.
+    """Goes on with what is there, and says so where the best models are not.
 
     Args:
       run: Whose models they are.
       default: The task's model.
       done: The round of the state that the run goes on from; models of later rounds are forgotten.
+      accuracies: Of the rounds so far that were evaluated, see `chosen_round.accuracies`.
     """
     self._run, self._default = run, default
-    self._best, self._models = (-1, 0), None
+    self._best, self._models = chosen_round.best(accuracies), None
     following = model_files.weights(run, model_files.NEXT_BEST)
     if os.path.exists(following):
       # The run died before the state was written, or before its models had their name.
@@ -141,10 +147,16 @@ class BestKeeper:
         self._take_over()
       else:
         os.remove(following)
-    if os.path.exists(model_files.weights(run, model_files.BEST)):
-      saved = load(run, model_files.BEST)
-      if saved.round_num <= done:
-        self._best = (saved.validation_accuracy, saved.round_num)
+    kept, file = 0, model_files.weights(run, model_files.BEST)
+    if os.path.exists(file):
+      kept = load(run, model_files.BEST).round_num
+      if kept > done:  # The state after it is gone.
+        os.remove(file)
+    if self.round_num not in (0, kept):
+      print(
+          f'validation: the models of round {self.round_num}, the best so far, are not in {file}: '
+          'it comes with the next round that is better', file=sys.stderr,
+      )
 
   @property
   def round_num(self) -> int:

@@ -248,7 +248,9 @@ def _train(config, prepared, scene, evaluations, weights, directory, hook):
   )
   state_manager = managers.build_state_manager(directory)
   versions = asyncio.run(state_manager.get_versions()) or [0]
-  best = trained_models.BestKeeper(directory, prepared.task.model, versions[-1])
+  best = trained_models.BestKeeper(
+      directory, prepared.task.model, versions[-1], _validated(directory, versions[-1])
+  )
 
   def is_over(done):
     evaluated = training.evaluated_in_last_stage(algorithm, config.eval_every, done)
@@ -285,6 +287,12 @@ def _train(config, prepared, scene, evaluations, weights, directory, hook):
             is_over=is_over,
         )
     )
+
+
+def _validated(directory, done):
+  """Accuracies by round, as far as a run goes on from; the file may have rows of later ones."""
+  path = directory.file('metrics.csv')
+  return chosen_round.accuracies(summary.read_rows(path), done) if os.path.exists(path) else {}
 
 
 def _declare(directory, algorithm):
