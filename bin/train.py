@@ -43,11 +43,11 @@ def _train(argv):
   from tff_noise.program import run_directory
   from tff_noise.report import html
 
-  print(f'  report          {html.write_report(config.path())}')
   path = os.path.abspath(config.path())
   models = exported.write(run_directory.RunDirectory(path))
   if models:
     print(f'  models          {os.path.join(path, ", ".join(models))}')
+  print(f'  report          {html.write_report(config.path())}')
   return 0
 
 

@@ -283,6 +283,16 @@ class WriteTest(absltest.TestCase):
     self.assertFalse(os.path.exists(self.run_.file('posteriors.npz')))
     self.assertNotIn('wrong_label_auc', found)
 
+  def test_what_a_method_says_is_not_taken_for_something_else(self):
+    own = {'planned_rounds': 9, 'wrong_label_auc': 0.5, 'seconds': 3, 'transition': [1]}
+    found = self._write(_algorithm(summary=lambda records: own))
+    self.assertEqual(
+        [found[f'own_{name}'] for name in ('planned_rounds', 'wrong_label_auc', 'seconds')],
+        [9, 0.5, 3],
+    )
+    self.assertEqual(found['transition'], [1])
+    self.assertNotIn('planned_rounds', found)
+
   def test_what_is_undefined_is_null(self):
     found = self._write(_judging())
     self.assertIsNone(found['constant_correlation'])

@@ -60,6 +60,10 @@ class CommandTest(SectionsTestCase):
         ('--noise=none', '--noise_rate=0.2', '--method=fedavg', '--label_epsilon=2'),
         ('--scene=s.npz', '--clients=7', '--noise=pairflip'),
         ('--method=elr', '--param=beta=0.5', '--param=weight=0'),
+        (
+            '--method=fedavg', '--public_dataset=cifar100', '--public_dir=p', '--data_dir=d',
+            '--public_examples=7',
+        ),
     ):
       config = flags.config_from(flags.parse(['train', *given]))
       run = self._run(config={'flags': config.identity()})
@@ -226,6 +230,22 @@ class ContentTest(SectionsTestCase):
     content = self._build(self._run(summary=None, privacy=None))['Result']
     self.assertEqual(content[0].tone, 'warning')
     self.assertIn('not finished: 4 of 4 rounds', content[0].text)
+
+  def test_unfinished_with_stages_that_have_more_rounds_than_the_flag(self):
+    run = self._run(
+        summary=None, privacy=None, config=run_files.config(method='fednoro', rounds=2)
+    )
+    self.assertIn('not finished: 4 rounds are done', self._build(run)['Result'][0].text)
+
+  @parameterized.parameters(
+      'transition', 'fedtally', 'label_communication', 'clipfl', 'wrong_label_auc'
+  )
+  def test_a_method_of_ones_own_may_call_its_numbers_as_another_does(self, name):
+    summary = run_files.summary(method='mine', **{name: [1.0, 2.0]})
+    if name != 'label_communication':
+      del summary['label_communication']
+    run = self._run(summary=summary, config=run_files.config(method='mine:METHOD'))
+    self.assertEqual(list(self._build(run))[:2], ['Result', 'How to repeat it'])
 
   def test_never_evaluated(self):
     nothing = ['nan'] * 4

@@ -45,6 +45,12 @@ def _methods(chosen):
   return '--method=' + ' or '.join(n for n, e in catalog.ALGORITHMS.items() if chosen(e))
 
 
+def _both(first, second):
+  return _Condition(
+      lambda c: first.holds(c) and second.holds(c), f'{first.text} with {second.text}'
+  )
+
+
 def _averages(config):
   return catalog.ALGORITHMS[config.method].averages_models
 
@@ -67,19 +73,21 @@ _REPORTS = _Condition(
     f'--training_labels=private, or {_HISTOGRAM.text} with a --label_prior that is estimated from '
     'reports,',
 )
-
+_PUBLIC = _Condition(
+    # A method of one's own may look at them.
+    lambda c: catalog.ALGORITHMS[c.method].uses_public or ':' in c.method,
+    _methods(lambda entry: entry.uses_public),
+)
 _READ: Mapping[str, _Condition] = {
     'data_dir': _Condition(
-        lambda c: c.dataset != 'digits' or (c.public_dataset is not None and not c.public_dir),
+        lambda c: c.dataset != 'digits' or (
+            _PUBLIC.holds(c) and c.public_dataset is not None and not c.public_dir
+        ),
         'a --dataset that is not built in, or a --public_dataset without --public_dir,',
     ),
-    'public_dataset': _Condition(
-        # A method of one's own may look at them.
-        lambda c: catalog.ALGORITHMS[c.method].uses_public or ':' in c.method,
-        _methods(lambda entry: entry.uses_public),
-    ),
-    'public_dir': _not('public_dataset', 'digits'),
-    'public_examples': _given('public_dataset'),
+    'public_dataset': _PUBLIC,
+    'public_dir': _both(_PUBLIC, _not('public_dataset', 'digits')),
+    'public_examples': _both(_PUBLIC, _given('public_dataset')),
     'model': _Condition(
         lambda c: not getattr(c.method_params(), 'architectures', ''),
         'a run without --param=architectures',

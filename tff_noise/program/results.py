@@ -70,7 +70,7 @@ def write(
       **algorithm.report.summary(state.records),
       **algorithm.report.kept_summary(state.state, state.own_of_clients),
   }
-  found |= summary.apart(own, (*found, 'lines'))
+  found |= summary.apart(own, found)
   found['lines'] = list(algorithm.report.lines(found))
   # Last: a run with a summary is complete.
   run_directory.write_json(directory.file('summary.json'), _plain(found))

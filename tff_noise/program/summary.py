@@ -116,9 +116,24 @@ def _chosen_by_validation(rows: list[dict[str, str]]) -> dict[str, Any]:
   }
 
 
+# What some runs have, which `text`, the report or a comparison would take it for.
+_RESERVED = frozenset((
+    'lines', 'status', 'planned_rounds', 'target_client_epsilon', 'own_models',
+    'validation_chosen_round', 'validation_chosen_test_accuracy', 'validation_chosen_by',
+    'last10_validation_accuracy', 'label_accuracy_before', 'label_accuracy_after', 'labels_changed',
+    'labels_changed_to_the_true_one', 'labels_changed_that_were_right',
+    'labels_changed_of_unknown_truth', 'wrong_label_auc', 'noisy_client_precision',
+    'noisy_client_recall', 'noisy_client_f1', 'noisy_client_auc', 'noisy_client_rank_correlation',
+    'extra_bytes_up',
+))
+
+
 def apart(own: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
-  """Returns what a method says, by other names where these are taken."""
-  return {f'own_{name}' if name in taken else name: value for name, value in own.items()}
+  """Returns what a method says, by other names where these are taken or mean something else."""
+  return {
+      f'own_{name}' if name in taken or name in _RESERVED else name: value
+      for name, value in own.items()
+  }
 
 
 def write_clients(

@@ -5,6 +5,7 @@ A method that has more to show names modules of this folder in its catalog entry
 """
 
 import contextlib
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -64,9 +65,18 @@ def build(run: runs.Run, scene: scene_lib.Scene) -> list[Built]:
   """Returns the sections that the run has, in order."""
   return [
       Built(section.title, tuple(section.build(run, scene)))
-      for section in SECTIONS
+      for section in (*_FIRST, *_of_method(run), *_LAST)
       if section.applies(run)
   ]
+
+
+def _of_method(run):
+  """What the catalog names; a method of one's own may call something else as one of ours does."""
+  entry = catalog.ALGORITHMS.get(run.flags.get('method'))
+  if entry is not None:
+    return [_METHOD_SECTIONS[module] for module in entry.report]
+  there = os.path.exists(os.path.join(run.path, 'posteriors.npz'))
+  return [_METHOD_SECTIONS['posteriors']] if there else []
 
 
 def command(run: runs.Run) -> str:
@@ -121,9 +131,12 @@ def _bytes(count):
 def _headline(run, scene):
   shown = []
   if not run.finished:
+    # Stages may have more rounds than --rounds, as those of one client have.
+    method = catalog.ALGORITHMS.get(run.flags.get('method'))
+    planned = '' if method and method.stages else f' of {run.flags.get("rounds", "?")}'
     shown.append(blocks.Text(
-        f'This run is not finished: {len(run.rounds)} of {run.flags.get("rounds", "?")} rounds are '
-        'done. Its command, given again, continues it. What follows is what there is so far.',
+        f'This run is not finished: {len(run.rounds)}{planned} rounds are done. Its command, given '
+        'again, continues it. What follows is what there is so far.',
         'warning',
     ))
   planned = (run.summary or {}).get('planned_rounds')
@@ -491,21 +504,20 @@ def _has_rounds(run):
   return len(run.rounds) > 0
 
 
-# What single methods have to show, each where `applies` finds it.
-METHOD_SECTIONS: tuple[blocks.Section, ...] = tuple(
-    params_lib.implementation(f'tff_noise.report.{module}:SECTION')
-    for module in dict.fromkeys(
-        module for entry in catalog.ALGORITHMS.values() for module in entry.report
-    )
-)
+# What single methods have to show.
+_METHOD_SECTIONS: Mapping[str, blocks.Section] = {
+    module: params_lib.implementation(f'tff_noise.report.{module}:SECTION')
+    for entry in catalog.ALGORITHMS.values() for module in entry.report
+}
 
-SECTIONS: tuple[blocks.Section, ...] = (
+_FIRST: tuple[blocks.Section, ...] = (
     blocks.Section('Result', _always, _headline),
     blocks.Section('How to repeat it', _always, _repeat),
     blocks.Section('Training', _has_rounds, _curves),
     by_class.SECTION,
     blocks.Section('Federation and label noise', _always, _federation),
-    *METHOD_SECTIONS,
+)
+_LAST: tuple[blocks.Section, ...] = (
     blocks.Section('What left the clients', lambda run: run.uplink is not None, _uplink),
     blocks.Section('What it cost in privacy', lambda run: run.privacy is not None, _privacy),
     blocks.Section(
