@@ -46,8 +46,8 @@ class is taken for, whether its probabilities are right; and writes what it says
       evaluation/MODEL_ON in the run's directory.
 
 The models themselves are in models/ of the run: final.keras and final/, a SavedModel, take raw
-pixels to probabilities and need nothing of this package; bin/train, given again, makes them of
-models/final.npz if they are not there."""
+pixels to probabilities and need nothing of this package; bin/train, given again, makes both of
+models/final.npz where there is no final/."""
 
 
 def main(argv: list[str] = sys.argv) -> int:

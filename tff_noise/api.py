@@ -50,7 +50,8 @@ class TrainedRun(NamedTuple):
       raise types.UsageError(
           f'{file} is not there: clients have models of their own (models/final.npz), or one has '
           'layers that Keras does not know (models/final is a SavedModel), or the run is of '
-          'bin/compare or was killed while it was written: bin/evaluate --run_dir writes it then'
+          'bin/compare or was killed while it was written: bin/evaluate --run_dir writes it then, '
+          'where there is no models/final'
       )
     return tf.keras.models.load_model(file)
 

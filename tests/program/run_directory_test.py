@@ -323,6 +323,18 @@ class CheckSameRunTest(RunDirectoryTestCase):
         run_directory.check_same_run(self.run_, {'seed': 0, 'rounds': 9}, {})
       self.assertEqual(f'--extend={self.run_.path}' in str(caught.exception), can_be_extended)
 
+  @parameterized.parameters(
+      ({'method': 'fedavg'}, True), ({'method': 'mine:METHOD'}, True),
+      ({'method': 'fedtally'}, False), ({'method': 'lc'}, False),
+      ({'method': 'fedavg', 'client_dp_noise': 1.0}, False),
+  )
+  def test_rounds_are_added_where_none_depends_on_how_many_there_are(self, flags, can_be_extended):
+    self.make(config={'flags': {**flags, 'rounds': 5}})
+    run_directory.write_json(self.run_.file('summary.json'), {'rounds': 5})
+    with self.assertRaises(types.UsageError) as caught:
+      run_directory.check_same_run(self.run_, {**flags, 'rounds': 9}, {})
+    self.assertEqual('--extend=' in str(caught.exception), can_be_extended)
+
   def test_flag_that_the_run_did_not_know(self):
     self.make(config={'flags': {'seed': 0}})
     with self.assertRaisesRegex(types.UsageError, '--new was 2, now 3'):

@@ -1,6 +1,7 @@
 """Tests of a run's pictures: what is in them, that they can be read, that they do not change."""
 
 import re
+import warnings
 
 import matplotlib
 import numpy as np
@@ -105,6 +106,17 @@ class ContentTest(parameterized.TestCase):
       texts = pictured.texts(plots.federation(np.ones((3, len(names)), int), names))
       self.assertIn('class of the noisy label, by number', texts)
       self.assertNoCommonElements(names, texts)
+
+  @parameterized.parameters(
+      (('cat', 'dog'), True), (('Äpfel', 'été'), True), (('猫', '犬'), False), (('a', 'a'), False),
+  )
+  def test_names_that_the_font_cannot_write_are_numbers(self, names, told):
+    found = figure_style.told_apart(names)
+    self.assertEqual(found, list(names) if told else None)
+    figure = plots.federation(np.full((2, 2), 7), names)
+    with warnings.catch_warnings():
+      warnings.simplefilter('error')
+      figure_style.png(figure)
 
   def test_stage_spans(self):
     self.assertEqual(

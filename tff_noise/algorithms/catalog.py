@@ -67,6 +67,11 @@ class Entry(NamedTuple):
   stage_of_param: Mapping[str, str] = {}
   starts_anew: Callable[[Any, Mapping[str, int]], str] = lambda params, lengths: ''
 
+  @property
+  def is_extensible(self) -> bool:
+    """Whether rounds can be added to a finished run: none depends on how many there are."""
+    return not self.stages and not self.plans_rounds
+
   def build(self, task: Any, params: Any) -> Any:
     """Returns the `algorithm.Algorithm` for a `task.Task`; loads TensorFlow.
 

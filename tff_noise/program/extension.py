@@ -107,7 +107,7 @@ def _check_flags(config, source):
   entry = catalog.ALGORITHMS[config.method]
   for what, is_so in (
       (f'--method={config.method} plans its rounds by how many there are',
-       entry.stages or entry.plans_rounds),
+       not entry.is_extensible),
       ('noise on updates is keyed by all flags, --rounds too', config.client_dp_noise),
       (f'its last round was evaluated, which --eval_every={config.eval_every} would not do',
        rounds % config.eval_every),

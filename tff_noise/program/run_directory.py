@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tff_noise import types
+from tff_noise.algorithms import catalog
 
 
 class RunDirectory(NamedTuple):
@@ -253,16 +254,20 @@ def check_same_run(
   names = [n for n in sorted({*flags, *identity}) if flags.get(n) != identity.get(n)]
   changed = [f'--{name} was {flags.get(name)}, now {identity.get(name)}' for name in names]
   if changed:
-    longer = names == ['rounds'] and _ran(run, flags.get('rounds'))
+    longer = names == ['rounds'] and _can_be_extended(run, flags)
     raise types.UsageError(
         f'run {run.name} was started with other flags: {"; ".join(changed)}. {otherwise}'
         + (_OR_EXTEND.format(path=run.path) if longer else '')
     )
 
 
-def _ran(run, rounds):
-  """Whether a run is finished and has so many rounds: one that ended early is not extended."""
-  return is_complete(run) and read_json(run.file('summary.json')).get('rounds') == rounds
+def _can_be_extended(run, flags):
+  """Whether a run is finished, not early, and none of its rounds depends on how many there are."""
+  method = catalog.ALGORITHMS.get(flags.get('method'))  # None where it is the user's own.
+  if flags.get('client_dp_noise') or (method is not None and not method.is_extensible):
+    return False
+  ended = is_complete(run) and read_json(run.file('summary.json')).get('rounds')
+  return ended == flags.get('rounds')
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ import numpy as np
 from matplotlib import axis as maxis
 from matplotlib import colors as mcolors
 from matplotlib import figure as mfigure
+from matplotlib import font_manager
 from matplotlib.backends import backend_agg
 from matplotlib.backends import backend_pdf
 from matplotlib.backends import backend_svg
@@ -162,6 +163,23 @@ def short(name: str) -> str:
   return plain(cut(name))
 
 
+@functools.cache
+def _signs():
+  """Code points of the font; others would be drawn as one box."""
+  return frozenset(font_manager.get_font(font_manager.findfont('DejaVu Sans')).get_charmap())
+
+
+def told_apart(names: Sequence[str]) -> list[str] | None:
+  """Returns the names of classes for a picture; None where not each would be another one.
+
+  Long names may differ only in what was cut, and the font has no Chinese, Japanese or Korean signs.
+  """
+  texts = [short(name) for name in names]
+  if len(set(texts)) < len(texts) or not _signs().issuperset(map(ord, ''.join(texts))):
+    return None
+  return texts
+
+
 def ticks(count: int, limit: int) -> np.ndarray:
   """Whole numbers below `count`, 1, 2, 5, 10, ... apart, at most `limit`."""
   steps = (factor * 10**power for power in itertools.count() for factor in (1, 2, 5))
@@ -182,9 +200,8 @@ def class_axis(
   """
   per_group = -(-len(class_names) // len(first))
   places = np.arange(len(first))
-  texts = [short(class_names[k]) for k in first]
-  # Long names may differ only in what was cut.
-  named = len(first) <= _MAX_NAMED and len(set(texts)) == len(texts)
+  texts = told_apart([class_names[k] for k in first]) if len(first) <= _MAX_NAMED else None
+  named = texts is not None
   if not named:
     places = ticks(len(first), 20)
     texts = [str(first[place]) for place in places]

@@ -212,7 +212,7 @@ def _stacked(values, colors):
 def _class_key(figure, panels, class_names, first, colors):
   """A legend of the classes, or a colour bar where they are too many."""
   if len(first) <= _MAX_LEGEND:
-    names = [style.short(name) for name in class_names]
+    names = style.told_apart(class_names) or list(map(str, range(len(class_names))))
     handles = [
         mpatches.Patch(color=color, label=name) for color, name in zip(colors, names, strict=True)
     ]
