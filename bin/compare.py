@@ -32,7 +32,8 @@ for _define, _name, _default, _text in (
      'A grid file, such as configs/grids/feddpcont_table2.yaml.'),
     (flags.DEFINE_string, 'scale', 'reduced', 'Which of the scales that the grid file names.'),
     (flags.DEFINE_list, 'methods', ['fedavg', 'feddpcont'],
-     'Without a grid file: methods, each NAME or NAME:flag=value:flag=value.'),
+     'Without a grid file: methods, each NAME or NAME:flag=value:flag=value; in double quotes '
+     'where it has a comma, as of --stages.'),
     (flags.DEFINE_multi_string, 'vary', [],
      'Without a grid file: flag=value,value; settings are all combinations.'),
     (flags.DEFINE_list, 'seeds', None, 'Seeds; by default those of the grid file, or 0,1,2.'),

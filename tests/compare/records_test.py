@@ -3,6 +3,7 @@
 import csv
 import os
 import shutil
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -13,6 +14,7 @@ from tff_noise.compare import documents
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import records
 from tff_noise.compare import tables
+from tff_noise.program import inputs
 
 
 class RecordsTest(grid_case.GridCase):
@@ -115,6 +117,15 @@ class RecordsTest(grid_case.GridCase):
         metric=grid_case.METRIC, baseline=None,
     )
     self.assertLen(records.read(self.file, grid), 4)
+
+  def test_other_code_of_ones_own_is_refused(self):
+    self.write()
+    with mock.patch.object(inputs, 'of_code', return_value={'--method': 'ab'}):
+      self._keep(self.grid)
+      self.assertLen(records.read(self.file, self.grid), 12)
+    with mock.patch.object(inputs, 'of_code', return_value={'--method': 'cd'}):
+      with self.assertRaisesRegex(types.UsageError, 'asks for, or other code of your own; give'):
+        records.read(self.file, self.grid)
 
   def test_other_flags_are_refused(self):
     self.write()

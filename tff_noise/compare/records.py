@@ -18,6 +18,7 @@ from tff_noise import types
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import metrics
 from tff_noise.privacy import rounding
+from tff_noise.program import inputs
 from tff_noise.program import run_config
 from tff_noise.report import runs
 
@@ -91,9 +92,10 @@ def read(path: str, grid: grid_lib.Grid) -> dict[str, Record]:
     if row is None:
       continue
     if row['flags'] != _digest(cell):
+      own = ', or other code of your own' if inputs.of_code(cell.config) else ''
       raise types.UsageError(
           f'{path}: {cell.method}, {cell.setting}, seed {cell.seed} was made with other flags than '
-          'the grid asks for; give another --results'
+          f'the grid asks for{own}; give another --results'
       )
     missing = [name for name in grid.metrics if name not in row]
     if missing:
@@ -201,7 +203,7 @@ def _key(cell):
 
 
 def _digest(cell):
-  """Of the flags that the grid gives and that decide what comes of the run.
+  """Of the flags that the grid gives and that decide what comes of the run, and of own code.
 
   The run's name is of all flags, so that a version with one more would refuse every file.
   """
@@ -213,6 +215,7 @@ def _digest(cell):
       text for text in cell.arguments
       if last[_flag(text)] == text and _flag(text)[0] not in left_out
   )
+  given += [f'{name} {digest}' for name, digest in sorted(inputs.of_code(cell.config).items())]
   return hashlib.sha256('\n'.join(given).encode()).hexdigest()[:8]
 
 
