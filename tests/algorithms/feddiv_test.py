@@ -422,9 +422,13 @@ class DeclaredTest(federated_test_case.FederatedTestCase):
     )
 
   def test_too_few_rounds_are_refused(self):
-    task = _task(toy.two_corners([5, 7]))._replace(rounds=4, stages={})
-    with self.assertRaisesRegex(types.UsageError, '^--rounds=4 leaves nothing for the stage train'):
-      method_runs.build('feddiv', task)
+    for rounds in (4, 5):
+      task = _task(toy.two_corners([5, 7]))._replace(rounds=rounds, stages={})
+      message = f'^--rounds={rounds} leaves nothing for the stage train'
+      with self.assertRaisesRegex(types.UsageError, message):
+        feddiv.stage_lengths(task, parameters.FedDivParams())
+    asked = task._replace(stages={'train': 0})
+    self.assertEqual(feddiv.stage_lengths(asked, parameters.FedDivParams())['train'], 0)
 
 
 class ParamsTest(parameterized.TestCase):

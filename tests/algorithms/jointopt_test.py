@@ -317,7 +317,7 @@ class StagesTest(federated_test_case.FederatedTestCase):
     task = task._replace(stages={'retrain': 10})
     self.assertEqual(jointopt.stage_lengths(task), _stages(20, 20, 10))
 
-  @parameterized.parameters(({}, 10), ({'retrain': 40}, 50), (_stages(), 50))
+  @parameterized.parameters(({}, 10), ({}, 20), ({'retrain': 40}, 50), (_stages(), 50))
   def test_too_few_rounds_are_refused(self, stages, rounds):
     task = method_runs.task(toy.two_corners([5]), rounds=rounds, stages=stages)
     message = '^--(rounds=.* or set --stages|stages leaves no round to run)$'

@@ -41,7 +41,7 @@ def _flags_of(shield):
   """Those that give it."""
   if isinstance(shield, protection.LabelReports):
     return {'training_labels': 'private', 'label_epsilon': shield.epsilon}
-  if shield is None:
+  if not isinstance(shield, protection.NoisySum):
     return {}
   return {
       'client_dp_noise': shield.noise_multiplier, 'client_dp_clip': shield.clip,
@@ -160,7 +160,8 @@ class SeveralTest(parameterized.TestCase):
       (_NOISE._replace(noise_multiplier=100.0), _NOISE), (_NOISE._replace(population=9), _NOISE),
       (_NOISE._replace(reports=_REPORTS), _NOISE), (_REPORTS, None), (_NOISE, None),
       (_REPORTS._replace(epsilon='0.01'), _REPORTS), (_REPORTS._replace(num_classes=2), _REPORTS),
-      (_REPORTS._replace(num_labels=10**6), _REPORTS),
+      (_REPORTS._replace(num_labels=10**6), _REPORTS), (_REPORTS._replace(num_labels=12), _REPORTS),
+      (protection.Counts(), None), (protection.Counts(), _NOISE),
   )
   def test_a_claim_that_flags_do_not_give(self, claimed, given):
     # Whoever has the key writes another declaration, and chains the ledger anew.

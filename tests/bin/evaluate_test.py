@@ -1,6 +1,7 @@
 """Tests of the evaluation of a run's models, and of what it writes."""
 
 import csv
+import dataclasses
 import json
 import os
 import tempfile
@@ -18,6 +19,7 @@ from tff_noise.data import sources
 from tff_noise.evaluation import evaluation
 from tff_noise.evaluation import examples
 from tff_noise.evaluation import page
+from tff_noise.program import flags
 from tff_noise.report import runs
 
 _RUN = None
@@ -221,6 +223,11 @@ class EvaluateTest(absltest.TestCase):
         file, x=other.train_x, y=other.train_y, x_test=other.test_x[few], y_test=other.test_y[few]
     )
     self.assertLen(evaluation.evaluate(_run(), 'final', source).labels, len(few))
+    # Of what the run trained on, the fifth that it did not.
+    np.savez(file, x=other.test_x, y=other.test_y)
+    config = flags.config_of_run(_run().flags)
+    config = dataclasses.replace(config, dataset='npz', data_dir=file)
+    self.assertLen(examples._other(_run(), config, source).test_y, len(other.test_y) // 5)
     np.savez(file, x=other.test_x, y=other.test_y + 1)
     with self.assertRaisesRegex(types.UsageError, 'y has label 10, and the model tells 10 classes'):
       evaluation.evaluate(_run(), 'final', source)

@@ -127,6 +127,12 @@ class RecordsTest(grid_case.GridCase):
       with self.assertRaisesRegex(types.UsageError, 'asks for, or other code of your own; give'):
         records.read(self.file, self.grid)
 
+  def test_rows_that_know_nothing_of_own_code_are_taken(self):
+    self.write()
+    self._keep(self.grid)
+    with mock.patch.object(inputs, 'of_code', return_value={'--method': 'cd'}):
+      self.assertLen(records.read(self.file, self.grid), 12)
+
   def test_other_flags_are_refused(self):
     self.write()
     self._keep(self.grid)

@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest
@@ -133,6 +134,12 @@ class EveryDatasetTest(_Test):
   @parameterized.parameters(*((name,) for name in sources.DATASETS if name != 'digits'))
   def test_nothing_is_there(self, name):
     self.assert_refused(str(self.root), sources.DataSpec(name, str(self.root)))
+
+  def test_home_folder(self):
+    _write_image_folder(self.root)
+    with mock.patch.dict(os.environ, HOME=str(self.root.parent)):
+      dataset = sources.load(sources.DataSpec('image_folder', f'~/{self.root.name}'))
+    self.assertEqual(dataset.test_x[0], os.fsencode(self.root / 'test/a/1.jpg'))
 
   @parameterized.parameters('clothing1m', 'image_folder')
   def test_image_size(self, name):

@@ -222,12 +222,13 @@ class RunTest(absltest.TestCase):
 
   def test_a_tilde_is_the_home_folder(self):
     config = flags.config_from(flags.parse([
-        'train', '--root_dir=~/runs', '--weights=~/w.h5', '--data_dir=~', '--scene=a~/b',
+        'train', '--root_dir=~/runs', '--weights=~/w.h5', '--data_dir=~/x', '--scene=a~/b',
     ]))
     home = os.path.expanduser('~')
     self.assertEqual(
         (config.root_dir, config.weights, config.data_dir, config.scene),
-        (f'{home}/runs', f'{home}/w.h5', home, 'a~/b'),
+        # Where data lie is in a run's name: as it was given.
+        (f'{home}/runs', f'{home}/w.h5', '~/x', 'a~/b'),
     )
 
   def test_flags_that_are_gone_are_named(self):

@@ -327,6 +327,7 @@ class CheckSameRunTest(RunDirectoryTestCase):
       ({'method': 'fedavg'}, True), ({'method': 'mine:METHOD'}, True),
       ({'method': 'fedtally'}, False), ({'method': 'lc'}, False),
       ({'method': 'fedavg', 'client_dp_noise': 1.0}, False),
+      ({'method': 'fedavg', 'eval_every': 5}, True), ({'method': 'fedavg', 'eval_every': 3}, False),
   )
   def test_rounds_are_added_where_none_depends_on_how_many_there_are(self, flags, can_be_extended):
     self.make(config={'flags': {**flags, 'rounds': 5}})

@@ -250,11 +250,13 @@ def _groups(task, p):
       )
     model = _build_model(task, name) if name else task.model
     groups.append(_group(task, p, model, members, f' of {name} {i}' if name else ''))
-  if len(names) > 1 and task.clients_per_round < 2 * len(names):
+  # Of so many there are always three that are not the only one of their architecture.
+  fewest = len(names) + 2
+  if len(names) > 1 and task.clients_per_round < fewest:
     raise types.UsageError(
-        f'rhfl: those of an architecture take part where a round has two or more of them, and '
-        f'--clients_per_round={task.clients_per_round} of {len(names)} architectures seldom has: '
-        f'use {2 * len(names)} or more'
+        'rhfl: those of an architecture take part where a round has two or more of them, and '
+        f'--clients_per_round={task.clients_per_round} of {len(names)} architectures may have too '
+        f'few: use {fewest} or more'
     )
   return groups
 

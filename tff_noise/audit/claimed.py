@@ -13,8 +13,9 @@ from tff_noise.program import flags
 from tff_noise.report import runs
 
 _CLAIMS = 'uplink.json: no value is said to be better protected than by the flags'
-# What label communication sends, see `federated.label_histogram`.
-_HISTOGRAM = 'label histogram'
+# What label communication sends, see `federated.label_histogram`, and the 1 of each client that
+# goes with a secure sum, see `federated.aggregation`.
+_HISTOGRAM, _CONTRIBUTIONS = 'label histogram', ': contributions'
 
 
 def check(run: runs.Run, scene: scene_lib.Scene) -> finding.Finding:
@@ -30,23 +31,24 @@ def check(run: runs.Run, scene: scene_lib.Scene) -> finding.Finding:
     config = flags.config_of_run(run.flags)
   except (types.UsageError, TypeError) as error:
     return finding.no_evidence(_CLAIMS, f'its flags are not those of this code: {error}')
-  private = config.training_labels == 'private'
-  reports = _reports(config, len(run.class_names), int(scene.sizes.sum()))
-  given = {None, protection.Counts(), *_noisy_sums(config, scene.num_clients)}
-  if private:
-    given |= {*reports, *(n._replace(reports=r) for n in given if _is_noisy(n) for r in reports)}
+  reports = protection.LabelReports(len(run.class_names), config.label_epsilon)
+  given = {None, *_noisy_sums(config, scene.num_clients)}
+  if config.training_labels == 'private':
+    given |= {reports, *(n._replace(reports=reports) for n in given if n is not None)}
+  counted = set()
+  if config.label_prior != 'none':
+    epsilon = reports.mechanism.epsilon  # As the histogram's declaration writes it.
+    counted = {reports._replace(num_labels=int(scene.sizes.sum()), epsilon=epsilon)}
   wrong = []
   for field in run.uplink:
     name, claim = str(field.get('name')), protection.from_json(field.get('protection'))
-    if claim not in (given | reports if name.startswith(_HISTOGRAM) else given):
+    more = counted if name.startswith(_HISTOGRAM) else set()
+    more |= {protection.Counts()} if name.endswith(_CONTRIBUTIONS) else set()
+    if claim not in given | more:
       wrong.append(name)
   if wrong:
     return finding.failed(_CLAIMS, f'the flags give something else to: {", ".join(wrong)}')
   return finding.passed(_CLAIMS, f'{len(run.uplink)} values')
-
-
-def _is_noisy(claim):
-  return isinstance(claim, protection.NoisySum)
 
 
 def _noisy_sums(config, num_clients):
@@ -56,13 +58,3 @@ def _noisy_sums(config, num_clients):
   return [
       client_noise.of_config(config, num_clients, keeps_state=keeps) for keeps in (False, True)
   ]
-
-
-def _reports(config, num_classes, num_labels):
-  """What flips of labels may be declared as, before training or in a histogram."""
-  if config.label_prior in ('none', 'uniform') and config.training_labels != 'private':
-    return set()
-  return {
-      protection.LabelReports(num_classes, config.label_epsilon, labels)
-      for labels in (0, num_labels)
-  }

@@ -91,7 +91,8 @@ def read(path: str, grid: grid_lib.Grid) -> dict[str, Record]:
     row = rows.get(_key(cell))
     if row is None:
       continue
-    if row['flags'] != _digest(cell):
+    # Rows of before had nothing of own code.
+    if row['flags'] not in (_digest(cell), _digest_of_flags(cell)):
       own = ', or other code of your own' if inputs.of_code(cell.config) else ''
       raise types.UsageError(
           f'{path}: {cell.method}, {cell.setting}, seed {cell.seed} was made with other flags than '
@@ -203,7 +204,13 @@ def _key(cell):
 
 
 def _digest(cell):
-  """Of the flags that the grid gives and that decide what comes of the run, and of own code.
+  """Of the flags, and of the code of one's own that they name."""
+  own = [f'{name} {digest}' for name, digest in sorted(inputs.of_code(cell.config).items())]
+  return _digest_of_flags(cell, own)
+
+
+def _digest_of_flags(cell, own=()):
+  """Of the flags that the grid gives and that decide what comes of the run.
 
   The run's name is of all flags, so that a version with one more would refuse every file.
   """
@@ -215,8 +222,7 @@ def _digest(cell):
       text for text in cell.arguments
       if last[_flag(text)] == text and _flag(text)[0] not in left_out
   )
-  given += [f'{name} {digest}' for name, digest in sorted(inputs.of_code(cell.config).items())]
-  return hashlib.sha256('\n'.join(given).encode()).hexdigest()[:8]
+  return hashlib.sha256('\n'.join([*given, *own]).encode()).hexdigest()[:8]
 
 
 def _flag(text):

@@ -317,6 +317,12 @@ def load_test(data_dir: str, num_classes: int) -> types.Dataset:
         f'{path}: {y_name} has label {y.max()}, and the model tells {num_classes} classes apart: '
         'give data of the same classes'
     )
+  named = len(arrays.get('class_names', ()))
+  if named not in (0, num_classes):
+    raise types.UsageError(
+        f'{path}: class_names are {named}, and the model tells {num_classes} classes apart: name '
+        'all of them, or leave class_names out'
+    )
   return types.Dataset(
       train_x=x[:0], train_y=y[:0], test_x=x, test_y=y,
       **_described(arrays, x, num_classes, path),

@@ -163,4 +163,6 @@ def load(spec: DataSpec) -> types.Dataset:
         f'--human_labels={spec.human_labels} is not known for --dataset={spec.name}: '
         f'{"it must be one of " + ", ".join(choices) if choices else "leave it out"}'
     )
+  if spec.data_dir:
+    spec = spec._replace(data_dir=os.path.expanduser(spec.data_dir))
   return read(spec)

@@ -80,7 +80,11 @@ def load(run: runs.Run, source: Source) -> tuple[types.Dataset, types.Examples]:
 
 def _other(run, config, source):
   if source.dataset == 'npz' and source.data_dir:
-    return npz_file.load_test(source.data_dir, len(run.class_names))
+    file = os.path.expanduser(source.data_dir)
+    trained_on = os.path.expanduser(config.data_dir or '')
+    # Of what the run was trained on, its test set alone.
+    if config.dataset != 'npz' or os.path.realpath(file) != os.path.realpath(trained_on):
+      return npz_file.load_test(file, len(run.class_names))
   return sources.load(sources.DataSpec(source.dataset, source.data_dir, '', config.image_size))
 
 

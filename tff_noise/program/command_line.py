@@ -50,8 +50,14 @@ def parse(
   return values, rest
 
 
+# They are in a run's name and among what an auditor gets: as they were given, see `data.sources`.
+_AS_GIVEN = re.compile('--?(data_dir|public_dir|validation_dir)=')
+
+
 def _at_home(word):
   """With the home folder in place of a leading ~, which no shell knows after a "="."""
+  if _AS_GIVEN.match(word):
+    return word
   return re.sub('(?<=[=,])~(?=/|$)', lambda _: os.path.expanduser('~'), word)
 
 

@@ -1,5 +1,6 @@
 """From the configuration to the data: the data set and the scene, without TensorFlow."""
 
+import os
 
 import numpy as np
 
@@ -34,7 +35,8 @@ def load_dataset(config: run_config.RunConfig) -> types.Dataset:
         '--validation_dir is a folder of images, and the examples of '
         f'--dataset={config.dataset} are features: use --validation_fraction'
     )
-  examples = image_folder.read_labelled(config.validation_dir, dataset.class_names)
+  folder = os.path.expanduser(config.validation_dir)
+  examples = image_folder.read_labelled(folder, dataset.class_names)
   if dataset.train_x.dtype.kind != 'S':
     examples = examples._replace(x=image_folder.read_pixels(
         examples.x, dataset.image_shape, dataset.largest_pixel

@@ -55,6 +55,16 @@ def build_metrics_managers(
   ]
 
 
+def read_metrics(run: run_directory.RunDirectory) -> list[dict[str, Any]]:
+  """Returns the rows of `metrics.csv` so far, texts but for the round.
+
+  Raises:
+    types.UsageError: If it is damaged.
+  """
+  path = run.file('metrics.csv')
+  return _read_rounds(path) if os.path.exists(path) else []
+
+
 def build_hook(place: str, path: str, flags: Mapping[str, Any]) -> Hook:
   """Returns what a user's function makes of a run's directory and flags.
 

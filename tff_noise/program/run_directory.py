@@ -266,6 +266,8 @@ def _can_be_extended(run, flags):
   method = catalog.ALGORITHMS.get(flags.get('method'))  # None where it is the user's own.
   if flags.get('client_dp_noise') or (method is not None and not method.is_extensible):
     return False
+  if flags.get('rounds', 0) % flags.get('eval_every', 1):
+    return False  # The last round of a run is evaluated, that of a longer one would not be.
   ended = is_complete(run) and read_json(run.file('summary.json')).get('rounds')
   return ended == flags.get('rounds')
 

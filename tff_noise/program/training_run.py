@@ -291,8 +291,14 @@ def _train(config, prepared, scene, evaluations, weights, directory, hook):
 
 def _validated(directory, done):
   """Accuracies by round, as far as a run goes on from; the file may have rows of later ones."""
-  path = directory.file('metrics.csv')
-  return chosen_round.accuracies(summary.read_rows(path), done) if os.path.exists(path) else {}
+  rows = managers.read_metrics(directory)
+  try:
+    return chosen_round.accuracies(rows, done)
+  except ValueError as error:
+    raise types.UsageError(
+        f'{directory.file("metrics.csv")} is damaged ({error}): bring it back, or begin the run '
+        'anew (--overwrite)'
+    ) from error
 
 
 def _declare(directory, algorithm):
