@@ -261,6 +261,9 @@ class RenderTest(grid_case.GridCase):
 
   def test_whatever_a_setting_is_called_it_is_latex(self):
     self.assertEqual(
+        documents._latex('[ours]') + documents._latex('*mine'), '{}[ours]{}*mine'
+    )
+    self.assertEqual(
         documents._latex('a|b & c_% $x^2 {y} ~ <z> \\'),
         r'a$|$b \& c\_\% \$x\^{}2 \{y\} \~{} $<$z$>$ \textbackslash{}',
     )

@@ -705,6 +705,8 @@ class IdentifiabilityTest(parameterized.TestCase):
   def test_instance(self):
     # Black images: every other class is alike, and the mean matrix that of symmetric noise.
     self.assertEqual(self._notes('instance', 3, rate=0.5), ())
+    (note,) = self._notes('instance', 10, rate=0.0)
+    self.assertRegex(note, r'^rates are drawn from N\(0, 0\.1\^2\) .* \d\.\d% on average$')
     (note,) = self._notes('instance', 3, rate=0.8)
     self.assertStartsWith(note, 'WARNING: averaged over the images, 3 of 3 classes')
 

@@ -99,6 +99,15 @@ class TrainedModelsTest(parameterized.TestCase):
     self.assertEqual((again.round_num, self._best()), (expected[0], expected))
     self.assertEqual(os.listdir(os.path.join(self.run_.path, 'models')), ['best_validation.npz'])
 
+  def test_what_a_kill_cut_short_is_removed(self):
+    folder = os.path.join(self.run_.path, 'models')
+    os.makedirs(os.path.join(folder, '.partial-ab', 'saved_model'))
+    for name in ('final.npz.partial-7', 'final.npz'):
+      with open(os.path.join(folder, name), 'wb'):
+        pass
+    self._again(0)
+    self.assertEqual(os.listdir(folder), ['final.npz'])
+
   def test_is_written_once(self):
     keeper = trained_models.BestKeeper(self.run_, self.model)
     self._keep(keeper, (1, 0.5))

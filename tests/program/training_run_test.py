@@ -96,6 +96,7 @@ class RoundingTest(absltest.TestCase):
     config = python_types.SimpleNamespace(runtime='accelerator')
     for begun, now, expected in (
         ({}, True, True), ({'repeats': True}, False, False), ({'repeats': False}, True, False),
+        ({'runtime': 'accelerator'}, True, True), ({'runtime': 'local'}, True, False),
     ):
       run_directory.write_json(run.file('config.json'), {'execution': begun})
       with (

@@ -77,5 +77,7 @@ _LATEX = {
 def _latex(text):
   bold = text.startswith('**')
   text = text.replace('**', '')
-  text = ''.join(_LATEX.get(character, character) for character in text)
+  # At the head of a row LaTeX would take these for an argument of the line before.
+  first = '{}' if text.startswith(('[', '*')) else ''
+  text = first + ''.join(_LATEX.get(character, character) for character in text)
   return rf'\textbf{{{text}}}' if bold else text

@@ -103,11 +103,12 @@ class _Loader(yaml.SafeLoader):
         raise yaml.constructor.ConstructorError(
             None, None, 'a key is no text', key.start_mark
         )
-      if key.value in seen:
+      value = self.construct_object(key)  # 0.1 and 0.10 are one.
+      if value in seen:
         raise yaml.constructor.ConstructorError(
             None, None, f'{key.value!r} is there twice', key.start_mark
         )
-      seen.add(key.value)
+      seen.add(value)
     return super().construct_mapping(node, deep)
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from tff_noise import child
 from tff_noise.compare import grid
 from tff_noise.program import inputs
+from tff_noise.runtimes import worker_process
 
 # What a run leaves behind in a process is some 30 MB.
 _CELLS_OF_A_PROCESS = 40
@@ -93,7 +94,8 @@ def run_cells(
 
 def _cores(jobs):
   """The cores of each of `jobs` processes: their own, if there are so many."""
-  cores = sorted(os.sched_getaffinity(0))
+  # Of a container fewer than those that it may run on.
+  cores = sorted(os.sched_getaffinity(0))[:worker_process.cores()]
   return [cores[i::jobs] if jobs <= len(cores) else cores for i in range(jobs)]
 
 

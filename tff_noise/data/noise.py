@@ -20,6 +20,8 @@ _CHUNK_PIXELS = 2**24
 
 # Standard deviation of the rates of single examples (Xia et al. 2020, Algorithm 2).
 _INSTANCE_STDDEV = 0.1
+# From which on it is said that they do not come to the rate that was asked for.
+_FAR_FROM_RATE = 0.01
 
 
 # People err at every client: one wrong label makes none of them noisy. FedCorr's kappa, the largest
@@ -266,7 +268,13 @@ def _instance(spec, examples, rng):
       flipped += rates[chunk] @ shares
     mean[k] = flipped / len(members)
     mean[k, k] = 1 - mean[k].sum()
-  return NoisyLabels(labels, rates, _warn_unidentifiable(mean, 'averaged over the images, '))
+  notes = _warn_unidentifiable(mean, 'averaged over the images, ')
+  if abs(rates.mean() - spec.rate) > _FAR_FROM_RATE:
+    notes += (
+        f'rates are drawn from N({spec.rate:g}, {_INSTANCE_STDDEV:g}^2) within [0, 1], and come to '
+        f'{rates.mean():.1%} on average',
+    )
+  return NoisyLabels(labels, rates, notes)
 
 
 def _truncated_normal(mean, n, rng):

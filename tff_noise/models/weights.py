@@ -142,8 +142,9 @@ def _one_line(error):
 
 def _read_h5(path, layers):
   with h5py.File(path) as file:
-    if '_layer_checkpoint_dependencies' in file:
-      return _read_h5_without_names(file['_layer_checkpoint_dependencies'], layers)
+    for top in ('_layer_checkpoint_dependencies', 'layers'):  # Of Keras 2.14, and of Keras 3.
+      if top in file:
+        return _read_h5_without_names(file[top], layers)
     group = file['model_weights'] if 'model_weights' in file else file
     if 'layer_names' not in group.attrs:
       raise KeyError('an HDF5 file without Keras layers')
@@ -166,9 +167,10 @@ def _read_h5_without_names(group, layers):
     kind = _snake_case(type(layer).__name__)
     count = counts[kind] = counts.get(kind, -1) + 1
     names[f'{kind}_{count}' if count else kind] = layer.name
+  variables = {key: entry.get('vars', {}) for key, entry in group.items()}
   return {
-      names.get(key, key): [np.asarray(entry['vars'][str(i)]) for i in range(len(entry['vars']))]
-      for key, entry in group.items()
+      names.get(key, key): [np.asarray(own[str(i)]) for i in range(len(own))]
+      for key, own in variables.items()
   }
 
 

@@ -76,7 +76,9 @@ def _files():
   paths = [path.relative_to(package) for path in sorted(package.rglob('*.py'))]
   return {
       f'tff_noise/{path.as_posix()}': _of_bytes((package / path).read_bytes())
-      for path in paths if path.parts[0] not in _READERS
+      for path in paths
+      # Editors keep copies under names with a dot first, which nobody can import.
+      if path.parts[0] not in _READERS and not any(part.startswith('.') for part in path.parts)
   }
 
 

@@ -33,8 +33,7 @@ Hook = Callable[[Mapping[str, Any], int], None]
 def build_state_manager(run: run_directory.RunDirectory) -> checkpoints.CheckpointManager:
   """Returns the manager of `state/`, which keeps the last two states."""
   folder = run.file('state')
-  for leftover in glob.glob(os.path.join(glob.escape(folder), '*.partial-*')):
-    os.remove(leftover)  # A save that a kill cut short.
+  run_directory.remove_partial(folder)
   return checkpoints.CheckpointManager(folder)
 
 

@@ -41,6 +41,16 @@ class RunDirectory(NamedTuple):
     return os.path.isdir(self.path)
 
 
+def remove_partial(folder: str) -> None:
+  """Removes what writers left in a folder that were killed; nobody else may be writing there."""
+  for pattern in ('*.partial-*', '.partial-*'):
+    for leftover in glob.glob(os.path.join(glob.escape(folder), pattern)):
+      if os.path.isdir(leftover):
+        shutil.rmtree(leftover)
+      else:
+        os.remove(leftover)
+
+
 def write_bytes(path: str, content: bytes | memoryview) -> None:
   """Writes `content` to `path`, whole or not at all, also beside another process that does so."""
   temporary = f'{path}.partial-{os.getpid()}'

@@ -140,6 +140,7 @@ class BestKeeper:
     """
     self._run, self._default = run, default
     self._best, self._models = chosen_round.best(accuracies), None
+    run_directory.remove_partial(run.file(model_files.FOLDER))
     following = model_files.weights(run, model_files.NEXT_BEST)
     if os.path.exists(following):
       # The run died before the state was written, or before its models had their name.

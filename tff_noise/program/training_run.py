@@ -108,7 +108,7 @@ def run(
         _check_rounding(config, directory)
         ledger_seal.check_code(directory, config.resume_other_code)
         code_version.write(
-            directory.path, config.metrics_hook, repeats=opening.repeats(config.runtime)
+            directory.path, config.metrics_hook, repeats=_repeats_what_began(config, directory)
         )
         _say_schedule(config, prepared.algorithm)
         _say_budget(config, prepared, scene)
@@ -202,10 +202,15 @@ def _threads(config):
 
 
 def _repeats(config, directory):
-  """Whether rounds come to the same bits again, here and where the run was begun."""
+  """Whether rounds come to the same bits again, here and wherever the run was so far."""
+  return code_version.repeated(directory.path) and _repeats_what_began(config, directory)
+
+
+def _repeats_what_began(config, directory):
+  """Whether they do here and where the run was begun, by one and the same runtime."""
   begun = run_directory.read_json(directory.file('config.json')).get('execution', {})
-  wherever = begun.get('repeats', True) and code_version.repeated(directory.path)
-  return wherever and opening.repeats(config.runtime)
+  same = begun.get('runtime', config.runtime) == config.runtime
+  return same and begun.get('repeats', True) and opening.repeats(config.runtime)
 
 
 def _check_rounding(config, directory):

@@ -190,7 +190,12 @@ def main(argv: list[str]) -> int:
     process.kill()
     print(f'{FAILED} the server {failure}', flush=True)
     return 1
-  door.listen(_BACKLOG)
+  try:
+    door.listen(_BACKLOG)
+  except OSError as e:  # Another process was as quick.
+    process.kill()
+    print(f'{FAILED} cannot listen on {arguments.door}: {e}', flush=True)
+    return 1
   greeting = arguments.greeting.encode()
   threading.Thread(target=_accept, args=(door, port, greeting), daemon=True).start()
   print(f'{EXPOSED} {problem}' if problem else READY, flush=True)

@@ -56,7 +56,10 @@ class WorkerProcess:
     """
     self.door = door
     # Found, not imported, which takes ten seconds.
-    package = os.path.dirname(util.find_spec('tensorflow_federated').origin)
+    found = util.find_spec('tensorflow_federated')
+    if found is None:
+      raise ModuleNotFoundError(name='tensorflow_federated')  # See `command_line.run`.
+    package = os.path.dirname(found.origin)
     binary = os.path.join(package, 'data', 'worker_binary')
     self._process = child.start(
         [
