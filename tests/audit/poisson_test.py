@@ -153,7 +153,9 @@ class PoissonRunTest(parameterized.TestCase):
     not_passed = [f for f in audit.findings if f.verdict is not finding.Verdict.PASSED]
     self.assertEqual(not_passed, [])
     [budget] = [f for f in audit.findings if '--target_client_epsilon' in f.name]
-    self.assertEqual(budget.detail, f'epsilon {rounding.up(_cost(_ROUNDS))} of 3.3')
+    self.assertEqual(
+        budget.detail, f'epsilon {rounding.up(_cost(_ROUNDS))} of 3.3 at delta 1e-05'
+    )
     [release] = audit.content['privacy']['releases']
     self.assertIn('adding or removing one client', release['accounting'])
 

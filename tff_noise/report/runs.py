@@ -22,11 +22,8 @@ from tff_noise.program import summary as summary_lib
 # Columns of metrics.csv that are texts even where every value looks like a number.
 _TEXTS = frozenset({'stage'})
 
-# Columns of metrics.csv that are reckoned with.
-_COUNTED = frozenset((
-    'clients', 'rejected', 'bytes_up', 'bytes_down', 'train_loss', 'test_accuracy',
-    'validation_accuracy',
-))
+# Columns of metrics.csv that are counts, with which is reckoned.
+_COUNTED = frozenset(('clients', 'rejected', 'bytes_up', 'bytes_down'))
 
 # What NumPy, zip and zlib raise for a file that is damaged or of another kind.
 _DAMAGE = (
