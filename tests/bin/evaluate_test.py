@@ -226,8 +226,9 @@ class EvaluateTest(absltest.TestCase):
     # Of what the run trained on, the fifth that it did not.
     np.savez(file, x=other.test_x, y=other.test_y)
     config = flags.config_of_run(_run().flags)
-    config = dataclasses.replace(config, dataset='npz', data_dir=file)
-    self.assertLen(examples._other(_run(), config, source).test_y, len(other.test_y) // 5)
+    for data_dir in (file, os.path.dirname(file)):
+      own = dataclasses.replace(config, dataset='npz', data_dir=data_dir)
+      self.assertLen(examples._other(_run(), own, source).test_y, len(other.test_y) // 5)
     np.savez(file, x=other.test_x, y=other.test_y + 1)
     with self.assertRaisesRegex(types.UsageError, 'y has label 10, and the model tells 10 classes'):
       evaluation.evaluate(_run(), 'final', source)

@@ -27,9 +27,9 @@ _ALPHA = 1e-6
 
 def _reports_of(labels, ids, seed, mechanism, cohort):
   """The reports of each client of a cohort."""
-  secrets = [mechanism_lib.simulation_secret(seed, int(i)) for i in cohort]
-  clients = [(labels[i], ids[i], secret) for i, secret in zip(cohort, secrets, strict=True)]
-  return mechanism_lib.flip_all(clients, mechanism)
+  return mechanism_lib.simulated_reports(
+      {int(i): (labels[i], ids[i]) for i in cohort}, seed, mechanism
+  )
 
 
 def histogram(

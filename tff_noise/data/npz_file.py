@@ -30,8 +30,8 @@ _DAMAGE = (
 )
 
 
-def _find(data_dir):
-  """Returns the path of the file that `data_dir` is or holds."""
+def find(data_dir: str) -> str:
+  """Returns the path of the file that `data_dir` is or holds; `UsageError` where there is none."""
   if os.path.isfile(data_dir):
     return data_dir
   if not os.path.isdir(data_dir):
@@ -258,7 +258,7 @@ def load(data_dir: str) -> types.Dataset:
   Raises:
     types.UsageError: If the file is damaged, or an array is missing or not as it must be.
   """
-  path = _find(data_dir)
+  path = find(data_dir)
   arrays = _read(path)
   x = _images(arrays, 'x', path)
   y = _labels(arrays, 'y', path, len(x))
@@ -305,7 +305,7 @@ def load_test(data_dir: str, num_classes: int) -> types.Dataset:
   Raises:
     types.UsageError: If the file is damaged, or an array is missing or not as it must be.
   """
-  path = _find(data_dir)
+  path = find(data_dir)
   arrays = _read(path)
   x_name, y_name = ('x_test', 'y_test') if 'x_test' in arrays else (
       'x', 'clean_y' if 'clean_y' in arrays else 'y'

@@ -80,12 +80,17 @@ def load(run: runs.Run, source: Source) -> tuple[types.Dataset, types.Examples]:
 
 def _other(run, config, source):
   if source.dataset == 'npz' and source.data_dir:
-    file = os.path.expanduser(source.data_dir)
-    trained_on = os.path.expanduser(config.data_dir or '')
+    file = npz_file.find(os.path.expanduser(source.data_dir))
     # Of what the run was trained on, its test set alone.
-    if config.dataset != 'npz' or os.path.realpath(file) != os.path.realpath(trained_on):
+    if config.dataset != 'npz' or os.path.realpath(file) != _trained_on(config):
       return npz_file.load_test(file, len(run.class_names))
   return sources.load(sources.DataSpec(source.dataset, source.data_dir, '', config.image_size))
+
+
+def _trained_on(config):
+  """The file of the run's own data; they may lie elsewhere by now."""
+  path = os.path.expanduser(config.data_dir)
+  return os.path.realpath(npz_file.find(path)) if os.path.exists(path) else ''
 
 
 def _on_scale_of(name, dataset):

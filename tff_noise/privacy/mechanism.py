@@ -31,7 +31,7 @@ import decimal
 import hashlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -236,6 +236,15 @@ def flip(
     ValueError: If labels, ids or secret are not as above.
   """
   return flip_all([(labels, example_ids, secret)], mechanism)[0]
+
+
+def simulated_reports(
+    clients: Mapping[int, tuple[np.ndarray, np.ndarray]], seed: int, mechanism: RandomizedResponse
+) -> list[np.ndarray]:
+  """Returns the reports of a simulation's clients, by id (labels, example ids), in their order."""
+  return flip_all(
+      [(y, ids, simulation_secret(seed, client)) for client, (y, ids) in clients.items()], mechanism
+  )
 
 
 def flip_all(

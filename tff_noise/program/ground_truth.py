@@ -33,12 +33,8 @@ def reported(scene: scene_lib.Scene, epsilon: str, num_classes: int, seed: int) 
   """
   mechanism = mechanism_lib.randomized_response(epsilon, num_classes)
   owned = scene_lib.examples_of(scene)
-  reports = mechanism_lib.flip_all(
-      [
-          (scene.noisy_label[ids], ids, mechanism_lib.simulation_secret(seed, i))
-          for i, ids in enumerate(owned)
-      ],
-      mechanism,
+  reports = mechanism_lib.simulated_reports(
+      {i: (scene.noisy_label[ids], ids) for i, ids in enumerate(owned)}, seed, mechanism
   )
   labels = scene.noisy_label.copy()
   for ids, y in zip(owned, reports, strict=True):

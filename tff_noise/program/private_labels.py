@@ -20,12 +20,8 @@ def flip(federation: types.Federation, epsilon: str, num_classes: int) -> types.
   mechanism = mechanism_lib.randomized_response(epsilon, num_classes)
 
   def flipped(clients):
-    reports = mechanism_lib.flip_all(
-        [
-            (c.y, c.example_id, mechanism_lib.simulation_secret(federation.seed, i))
-            for i, c in enumerate(clients)
-        ],
-        mechanism,
+    reports = mechanism_lib.simulated_reports(
+        {i: (c.y, c.example_id) for i, c in enumerate(clients)}, federation.seed, mechanism
     )
     return tuple(c._replace(y=y) for c, y in zip(clients, reports, strict=True))
 
