@@ -108,10 +108,10 @@ def _compare(values, extra, command):
     _require_one_comparison(grid, known, left, values.mixed_code)
   if left and own:
     records.require_metrics(own, grid.metrics)
-  out = run_directory.locate(
-      values.out_dir or os.path.join(values.root_dir, 'compare'),
-      '' if values.out_dir else name,
-  )
+  if values.out_dir:
+    out = run_directory.locate(values.out_dir, '', flag='out_dir')
+  else:
+    out = run_directory.locate(os.path.join(values.root_dir, 'compare'), name)
   failed = []
   if values.run:
     with child.terminable():

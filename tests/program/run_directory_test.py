@@ -109,6 +109,8 @@ class LocateTest(RunDirectoryTestCase):
     with self.assertRaises(types.UsageError) as caught:
       run_directory.locate(root, 'r')
     self.assert_one_line(caught.exception, rf'^--root_dir {root} cannot be written to \(\w.*\)$')
+    with self.assertRaisesRegex(types.UsageError, f'^--out_dir {root} cannot'):
+      run_directory.locate(root, '', flag='out_dir')
 
   def test_root_that_takes_no_files(self):
     # /proc refuses new files even to root, who ignores permissions.

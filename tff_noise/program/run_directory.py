@@ -127,8 +127,13 @@ def _without_doubles(pairs):
   return content
 
 
-def locate(root_dir: str, name: str) -> RunDirectory:
+def locate(root_dir: str, name: str, flag: str = 'root_dir') -> RunDirectory:
   """Returns the run directory `name` under `root_dir`, which is made if it can be.
+
+  Args:
+    root_dir: The folder.
+    name: Of the directory in it.
+    flag: Which flag gave the folder.
 
   Raises:
     types.UsageError: If `root_dir` cannot be made or written to.
@@ -140,7 +145,7 @@ def locate(root_dir: str, name: str) -> RunDirectory:
       pass
   except OSError as error:
     raise types.UsageError(
-        f'--root_dir {root_dir} cannot be written to ({error.strerror})'
+        f'--{flag} {root_dir} cannot be written to ({error.strerror})'
     ) from error
   run = RunDirectory(os.path.join(root, name))
   if os.path.lexists(run.path) and not run.exists:
