@@ -190,7 +190,7 @@ class RunsTest(parameterized.TestCase):
     )
     again.record(1, 'train', ['update'], np.arange(3))
     text = ' '.join(self._audit().text().split())
-    self.assertIn('Resumed from entry 8 on, where rounds do not repeat to the bit.', text)
+    self.assertIn('Resumed from entry 8 on, where rounds do not repeat to the bit', text)
     self.assertEqual(text.count('Resumed with other code'), 1)
 
   def test_reports_by_two_codes_have_no_bound(self):

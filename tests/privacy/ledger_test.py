@@ -331,6 +331,23 @@ class CodeTest(_Case):
     self.assertEqual(ledger.codes(lines, self._SEAL), {'abc', 'def'})
     self.assertEqual(ledger.codes(lines[:4], self._SEAL), {'abc'})
 
+  def test_a_checkpoint_that_is_gone_from_which_other_code_went_on(self):
+    first = self._open('abc')
+    self._record(first, 1)
+    earlier = self._saved(first, 1)
+    self._record(first, 1, first=2)
+    later = self._saved(first, 2)
+    again = self._open('def')
+    again.resume(*later)
+    self._record(again, 2, first=3)
+    more = self._open('def')
+    more.resume(*earlier)
+    self._record(more, 3, first=2)
+    self.assertEqual(self._kinds(), [1, 2, 'def', 3, 4, 'def', 2, 3, 4])
+    # All are gone.
+    self._record(self._open('def'), 2)
+    self.assertEqual(self._kinds(), [1, 2, 'def', 3, 4, 'def', 2, 3, 4, 'def', 1, 2])
+
   def test_without_a_checkpoint(self):
     self._record(self._open('abc'), 2)
     self._record(self._open('def'), 2)

@@ -365,7 +365,10 @@ def _changes(lines, seal):
     if isinstance(line.content, ledger.CodeChange):
       other = line.content.code
       if other == code:
-        why = f'Resumed from entry {i} on, where rounds do not repeat to the bit.'
+        why = (
+            f'Resumed from entry {i} on, where rounds do not repeat to the bit, or a state from '
+            'before the last change was gone back to.'
+        )
       else:
         why = f'Resumed with other code: other code made the run from entry {i} on: {other}.'
       shown.append(blocks.Text(

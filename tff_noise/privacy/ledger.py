@@ -117,7 +117,8 @@ class CodeChange(NamedTuple):
   """From here on other code made the run, from its last checkpoint on; or the same did once more.
 
   Attributes:
-    code: Its digest. That of the code before, where rounds do not repeat to the bit.
+    code: Its digest. That of the code before, where rounds do not repeat to the bit, or a state
+      from before the last change was gone back to.
   """
 
   code: str
@@ -418,9 +419,17 @@ class Ledger:
     """Whether other values will be released in place of those since the checkpoint."""
     return bool(self._new_code) or (not self._repeats and len(self._lines) < len(self._written))
 
+  def _is_before_change(self, content):
+    """Whether a checkpoint is gone that this code went on from: it repeats nothing of its own."""
+    done, written = len(self._lines), self._written
+    return (
+        0 < done < len(written) and isinstance(written[done - 1].content, CodeChange)
+        and isinstance(content, Entry) and content.round_num < written[done].content.round_num
+    )
+
   def _enter(self, content):
     """Adds a line, or finds it where it was added before."""
-    if self._begins_anew:
+    if self._begins_anew or self._is_before_change(content):
       self._begin_anew(content.round_num)
     done, written = len(self._lines), self._written
     while isinstance(content, Entry) and done < len(written) and isinstance(
