@@ -24,6 +24,7 @@ from tff_noise.program import model_files
 from tff_noise.program import run
 from tff_noise.program import run_directory
 from tff_noise.program import trained_models
+from tff_noise.program import training_run
 
 _SHORT, _LONG = 2, 4
 _SAME = ('metrics.csv', 'clients.csv')
@@ -93,7 +94,13 @@ class ExtensionTest(parameterized.TestCase):
     shutil.rmtree(os.path.join(source, 'state'))
     with mock.patch.object(code_version, 'digest', lambda: 'other'):
       run.run(_config(self.root, 'two_codes', rounds=_SHORT, resume_other_code=True))
-      run.run(_config(self.root, 'of_two_codes', extend=source))
+      with mock.patch.object(training_run, '_versions', lambda: {'numpy': 'of later rounds'}):
+        run.run(_config(self.root, 'of_two_codes', extend=source))
+    versions = [
+        run_directory.read_json(os.path.join(self.root, name, 'config.json'))['versions']
+        for name in ('two_codes', 'of_two_codes')
+    ]
+    self.assertEqual(*versions)
     for name in ('two_codes', 'of_two_codes'):
       directory = run_directory.locate(self.root, name)
       seal = ledger_seal.of_run(directory)

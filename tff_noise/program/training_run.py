@@ -171,7 +171,7 @@ def _write_start(folder, *, config, scene, system_key, noise, made_from, class_n
           'inputs': made_from,
           'noise': noise,
           'method_parameters': dataclasses.asdict(config.method_params()),
-          'versions': _versions(),
+          'versions': _first_versions(config),
       },
   )
   scene_lib.save(scene, os.path.join(folder, 'scene.npz'))
@@ -185,8 +185,18 @@ def _first_code(config):
   """The code that begins the ledger; of rounds that are taken over, the one that made the first."""
   if not config.extend:
     return code_version.digest()
-  source = run_directory.RunDirectory(os.path.abspath(config.extend))
-  return ledger_seal.of_run(source).code
+  return ledger_seal.of_run(_extended(config)).code
+
+
+def _first_versions(config):
+  """Likewise of packages; runs of earlier versions do not say."""
+  if not config.extend:
+    return _versions()
+  return run_directory.read_json(_extended(config).file('config.json')).get('versions', {})
+
+
+def _extended(config):
+  return run_directory.RunDirectory(os.path.abspath(config.extend))
 
 
 def _versions():
@@ -235,7 +245,7 @@ def _check_rounding(config, directory):
 
 def _carry(config, prepared, folder):
   """Takes over the rounds of another run."""
-  source = run_directory.RunDirectory(os.path.abspath(config.extend))
+  source = _extended(config)
   algorithm, federation = prepared.algorithm, prepared.federation
   book = ledger_lib.Ledger(algorithm.fields, uplink.to_json(algorithm.fields))
   simulated = clients.SimulatedClients(algorithm, prepared.task, federation, [], book)
