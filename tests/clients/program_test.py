@@ -699,6 +699,20 @@ class OwnStateTest(federated_test_case.FederatedTestCase):
     np.testing.assert_array_equal(own['structure']['matrix'], np.eye(2) * (2 if kept else 1))
     self.assertEqual(own['structure']['pair'], [13, 14] if kept else [3, 4])
 
+  @parameterized.parameters(1, 0)
+  def test_an_update_that_final_breaks_is_left_out_as_one_that_diverged(self, length):
+    # Normalised where there is nothing to normalise: all labels are right and nothing is learned.
+    def final(result):
+      update = tf.nest.map_structure(lambda t: length * t / tf.norm(0 * t), result.update)
+      own = result.client.own['vectors']
+      return program.Sent(update=update, weight=result.num_examples, own={'vectors': own + 1})
+
+    output = one_client.run(toy.client(0, *one_client.EXAMPLES), own=_OWN, final=final)
+    np.testing.assert_array_equal(output.update.trainable[0], np.zeros((2, 2)))
+    self.assertEqual((output.weight, output.sums['examples']), (0, 0))
+    self.assertEqual((output.sums['loss'], output.sums['rejected']), (0, 1))
+    np.testing.assert_array_equal(output.local.own['vectors'][0], [1, 2])
+
   def test_of_a_client_without_examples(self):
     output = one_client.run(toy.client(0, [], []), own=_OWN)
     self.assertEqual(output.local.own['vectors'].shape, (0, 2))

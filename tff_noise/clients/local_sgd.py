@@ -377,6 +377,12 @@ def _number(values):
   return tf.where(tf.math.is_nan(values), tf.zeros_like(values), values)
 
 
+def _is_finite(values):
+  # A sum is finite only if all of its terms are; it is the quicker question.
+  floats = (t for t in tf.nest.flatten(values) if t.dtype.is_floating)
+  return tf.math.is_finite(tf.add_n([tf.cast(tf.reduce_sum(t), tf.float32) for t in floats]))
+
+
 def _moved(result, update):
   """The weights that another update than that of training comes to."""
   return tf.nest.map_structure(
@@ -388,30 +394,16 @@ def _moved(result, update):
 def _finish(work, client, trained):
   """Packs a client's result; one that is not finite is replaced by nothing."""
   trains = work.training is not None
-  # A sum is finite only if all of its terms are; it is the quicker question.
-  finite = tf.constant(True)
-  if trains:
-    finite = tf.math.is_finite(
-        tf.add_n([trained.loss, *(tf.reduce_sum(t) for t in tf.nest.flatten(trained.update))])
-    )
-
-  def keep(values):
-    return tf.where(finite, values, tf.zeros_like(values)) if trains else values
-
-  num_examples = keep(tf.cast(tf.shape(trained.labels)[0], tf.float32))
+  finite = _is_finite([trained.loss, trained.update]) if trains else tf.constant(True)
+  num_examples = _or_zeros(finite, tf.cast(tf.shape(trained.labels)[0], tf.float32))
   weight = num_examples
-  sums, reports, own = collections.OrderedDict(), collections.OrderedDict(), dict(client.own)
-  if trains:
-    sums.update(
-        loss=keep(trained.loss) * num_examples,
-        examples=num_examples,
-        rejected=tf.cast(tf.logical_not(finite), tf.int32),
-    )
+  of_programs, reports, own = {}, collections.OrderedDict(), dict(client.own)
   result = program_lib.Result(
       client, trained.update, (), trained.steps, num_examples, trained.loss, trained.labels,
       trained.columns, (),
   )
-  if trains and any(program.final is not None for program in work.programs):
+  alters = trains and any(program.final is not None for program in work.programs)
+  if alters:
     weights = keras_model.read(work.networks.trained)
     update, weights = _or_zeros(finite, (trained.update, weights))
     result = result._replace(update=update, weights=weights)
@@ -429,8 +421,20 @@ def _finish(work, client, trained):
     if sent.weight is not None:
       weight = tf.clip_by_value(_number(tf.cast(sent.weight, tf.float32)), 0.0, num_examples)
     own.update(sent.own)
-    sums.update({s.name: keep(_number(sent.sums[s.name])) for s in program.sums})
+    of_programs.update({s.name: _number(sent.sums[s.name]) for s in program.sums})
     reports.update(bounds.clip(program.reports, sent.reports))
+  if alters:
+    # What programs made of it, too: an update that is divided by its norm may have had none.
+    finite &= (weight <= 0) | _is_finite([trained.loss, result.update])
+    num_examples, weight, of_programs = _or_zeros(finite, (num_examples, weight, of_programs))
+  sums = collections.OrderedDict()
+  if trains:
+    sums.update(
+        loss=_or_zeros(finite, trained.loss) * num_examples,
+        examples=num_examples,
+        rejected=tf.cast(tf.logical_not(finite), tf.int32),
+    )
+  sums.update(of_programs)
   own = program_lib.in_order(own)
   declared = (*(TRAINING_SUMS if trains else ()), *(s for p in work.programs for s in p.sums))
   # What a model that diverged says of the client's own state is not kept either.
