@@ -303,6 +303,27 @@ class ExposureTest(absltest.TestCase):
     self.assertEqual(out.strip(), '3', err)
     self.assertRegex(err, 'runtime: .*No space left.* isolate')
 
+  def test_a_network_whose_device_may_not_be_used_is_not_entered(self):
+    # As distributions of Linux have it that take rights from user namespaces.
+    body = '''
+      import os
+      from unittest import mock
+      from tff_noise.runtimes import sandbox
+      before = os.readlink('/proc/self/ns/net')
+      forbidden = PermissionError(1, 'Operation not permitted')
+      with mock.patch.object(sandbox.fcntl, 'ioctl', side_effect=forbidden):
+        print(sandbox.isolate())
+      print(os.readlink('/proc/self/ns/net') == before)
+      print(sandbox.isolate() or os.readlink('/proc/self/ns/net') != before)
+    '''
+    done = subprocess.run(
+        [sys.executable, '-c', textwrap.dedent(body)], capture_output=True, text=True, check=True,
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    )
+    self.assertEqual(
+        done.stdout.splitlines(), ['its loopback device: Operation not permitted', 'True', 'True']
+    )
+
 
 class ExitTest(parameterized.TestCase):
 

@@ -73,19 +73,43 @@ def isolate() -> str:
   Returns:
     '' if it did, otherwise why the machine does not allow it.
   """
-  libc = _libc()
   # Who may, needs no user namespace; where that is forbidden, a user namespace may be allowed.
   for flags in (_CLONE_NEWNET, _CLONE_NEWUSER | _CLONE_NEWNET):
-    if libc.unshare(flags) == 0:
-      break
-    reason = os.strerror(ctypes.get_errno())
-  else:
-    return f'unshare: {reason}'
-  with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
-    request = fcntl.ioctl(device, _SIOCGIFFLAGS, struct.pack(_IFREQ, b'lo', 0))
-    name, flags = struct.unpack(_IFREQ, request)
-    fcntl.ioctl(device, _SIOCSIFFLAGS, struct.pack(_IFREQ, name, flags | _IFF_UP))
+    # A network that is entered and cannot be used is not left again: a child enters it first.
+    problem = _of_child(lambda flags=flags: _enter(flags))
+    if not problem:
+      return _enter(flags)
+  return problem
+
+
+def _enter(flags):
+  """As `isolate`, by these flags; some machines let a network be made and not its devices used."""
+  if _libc().unshare(flags):
+    return f'unshare: {os.strerror(ctypes.get_errno())}'
+  try:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
+      request = fcntl.ioctl(device, _SIOCGIFFLAGS, struct.pack(_IFREQ, b'lo', 0))
+      name, flags = struct.unpack(_IFREQ, request)
+      fcntl.ioctl(device, _SIOCSIFFLAGS, struct.pack(_IFREQ, name, flags | _IFF_UP))
+  except OSError as e:
+    return f'its loopback device: {e.strerror}'
   return ''
+
+
+def _of_child(ask):
+  """Returns the text that `ask` returns in a child process, which takes its namespaces with it."""
+  ours, childs = os.pipe()
+  child = os.fork()
+  if not child:
+    try:
+      os.write(childs, ask().encode())
+    finally:
+      os._exit(0)
+  os.close(childs)
+  with open(ours, encoding='utf-8') as answer:
+    text = answer.read()
+  os.waitpid(child, 0)
+  return text
 
 
 def _die_with_parent(parent):
