@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import csv
 import errno
 from unittest import mock
 
@@ -150,6 +151,14 @@ class MetricsManagersTest(absltest.TestCase):
     self.assertEqual(
         lines, ['round,stage,test_accuracy,clients', '1,train,0.5,3', '2,train,0.6,3']
     )
+
+  def test_of_many_rounds_only_the_last_is_formatted(self):
+    manager = managers.build_timing_manager(self.run_dir)
+    with mock.patch.object(csv.DictWriter, 'writerows', autospec=True) as formatted:
+      for i in range(1, 6):
+        asyncio.run(manager.release({'seconds': 1.0}, i))
+    rows = [call.args[1] for call in formatted.call_args_list]
+    self.assertEqual([len(r) for r in rows], [2, 1, 1, 1, 1])
 
 
 if __name__ == '__main__':

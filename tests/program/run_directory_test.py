@@ -75,6 +75,16 @@ class PathsTest(RunDirectoryTestCase):
     self.assertFalse(self.run_.exists)
 
 
+class BytesTest(RunDirectoryTestCase):
+
+  def test_are_on_the_disk_before_they_have_their_name(self):
+    path, order = os.path.join(self.root, 'file'), []
+    with mock.patch.object(os, 'fsync', side_effect=lambda fd: order.append(os.fstat(fd).st_size)):
+      with mock.patch.object(os, 'replace', side_effect=lambda *names: order.append('named')):
+        run_directory.write_bytes(path, b'content')
+    self.assertEqual(order, [len(b'content'), 'named'])
+
+
 class ArraysTest(RunDirectoryTestCase):
 
   def test_are_there_whole_or_not_at_all(self):

@@ -180,21 +180,30 @@ class _Csv(tff.program.ReleaseManager):
       os.remove(leftover)
     self._path = path
     self._rows = _read_rounds(path) if os.path.exists(path) else []
+    self._columns, self._text = {}, ''
 
   async def release(self, value: Mapping[str, Any], key: int) -> None:
     """See base class; rows of this round and of later ones are replaced."""
     row = {name: np.asarray(v).tolist() for name, v in value.items()}
-    self._rows = [row for row in self._rows if row['round'] < key]
+    of_later_rounds = self._rows[key - 1 :]
+    del self._rows[key - 1 :]
     if len(self._rows) != key - 1:
       raise types.RunError(
           f'{self._path} has {len(self._rows)} rounds before round {key}: bring it back, or begin '
           'the run anew (--overwrite)'
       )
-    self._rows.append({'round': key, **row})
-    text = io.StringIO()
-    # A column that only some rows have is empty in the others.
-    names = dict.fromkeys(name for row in self._rows for name in row)
-    writer = csv.DictWriter(text, names)
-    writer.writeheader()
-    writer.writerows(self._rows)
-    run_directory.write_text(self._path, text.getvalue())
+    row = {'round': key, **row}
+    self._rows.append(row)
+    if of_later_rounds or row.keys() - self._columns:
+      # A column that only some rows have is empty in the others.
+      self._columns = dict.fromkeys(name for row in self._rows for name in row)
+      self._text = _as_csv(self._columns, [{name: name for name in self._columns}, *self._rows])
+    else:  # There may be many: those before are as they were.
+      self._text += _as_csv(self._columns, [row])
+    run_directory.write_text(self._path, self._text)
+
+
+def _as_csv(columns, rows):
+  text = io.StringIO()
+  csv.DictWriter(text, columns).writerows(rows)
+  return text.getvalue()

@@ -52,11 +52,16 @@ def remove_partial(folder: str) -> None:
 
 
 def write_bytes(path: str, content: bytes | memoryview) -> None:
-  """Writes `content` to `path`, whole or not at all, also beside another process that does so."""
+  """Writes `content` to `path`, whole or not at all, also beside another process that does so.
+
+  On the disk, too, when it returns: a machine that stops may keep a name and lose its content.
+  """
   temporary = f'{path}.partial-{os.getpid()}'
   try:
     with open(temporary, 'wb') as file:
       file.write(content)
+      file.flush()
+      os.fsync(file.fileno())
     os.replace(temporary, path)
   except BaseException:
     with contextlib.suppress(FileNotFoundError):

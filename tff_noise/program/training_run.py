@@ -268,12 +268,15 @@ def _train(config, prepared, scene, evaluations, weights, directory, hook):
   )
 
   def is_over(done):
+    if not config.early_stopping:
+      return False  # Before rounds are looked through that become ever more.
     evaluated = training.evaluated_in_last_stage(algorithm, config.eval_every, done)
     if 'validation' not in evaluations:
       withheld = federation.withheld
       evaluated = [
           number for number in evaluated
-          if client_validation.number_asked(prepared.task, withheld, number)
+          if number > best.round_num
+          and client_validation.number_asked(prepared.task, withheld, number)
       ]
     return early_stopping.is_over(config.early_stopping, best.round_num, evaluated)
 
