@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 from unittest import mock
 
 from absl.testing import absltest
@@ -36,6 +37,30 @@ class TerminableTest(parameterized.TestCase):
       os.kill(os.getpid(), signal.SIGINT)
       signal.pause()
     self.assertEqual(signal.getitimer(signal.ITIMER_REAL), (0, 0))
+
+
+class StopTest(absltest.TestCase):
+
+  def test_all_are_asked_before_any_is_waited_for(self):
+    order = []
+
+    class Process:
+
+      def __init__(self, name):
+        self._name = name
+
+      def terminate(self):
+        order.append(f'ask {self._name}')
+
+      def kill(self):
+        order.append(f'kill {self._name}')
+
+      def wait(self, seconds=None):
+        if seconds is not None:
+          raise subprocess.TimeoutExpired('', seconds)
+
+    child.stop(Process('a'), Process('b'))
+    self.assertEqual(order, ['ask a', 'ask b', 'kill a', 'kill b'])
 
 
 if __name__ == '__main__':

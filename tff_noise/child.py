@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -67,11 +68,14 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen:
   )
 
 
-def stop(process: subprocess.Popen) -> None:
-  """Ends the child by SIGTERM, and by SIGKILL if it takes too long; returns when it is gone."""
-  process.terminate()
-  try:
-    process.wait(_STOP_SECONDS)
-  except subprocess.TimeoutExpired:
-    process.kill()
-    process.wait()
+def stop(*processes: subprocess.Popen) -> None:
+  """Ends children by SIGTERM, and by SIGKILL if they take too long; returns when all are gone."""
+  for process in processes:
+    process.terminate()
+  deadline = time.monotonic() + _STOP_SECONDS
+  for process in processes:
+    try:
+      process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+      process.kill()
+      process.wait()

@@ -1,6 +1,7 @@
 """Tests of runner.py and cells.py, with real processes."""
 
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from absl.testing import absltest
 from tff_noise import child
 from tff_noise.compare import grid as grid_lib
 from tff_noise.compare import runner
+from tff_noise.runtimes import worker_process
 
 _FLAGS = ('--dataset=digits', '--clients=4', '--clients_per_round=2', '--rounds=1')
 
@@ -120,6 +122,15 @@ class RunnerTest(absltest.TestCase):
       self.assertEmpty({*both[0]} & {*both[1]})
       self.assertEqual({*both[0]} | {*both[1]}, cores)
     self.assertEqual(runner._cores(1000)[999], sorted(cores))
+
+  def test_a_container_with_less_time_takes_no_cores_that_others_would_take_too(self):
+    grid = self._grid(['fedavg'], [0])
+    with mock.patch.object(os, 'sched_getaffinity', return_value=set(range(64))):
+      with mock.patch.object(worker_process, 'cores', return_value=8):
+        outcomes = self._run(grid)
+    self.assertEqual(outcomes['fedavg', 0].status, 0)
+    with open(grid.cells[0].config.path() + '/config.json', encoding='utf-8') as file:
+      self.assertEqual(json.load(file)['execution']['max_concurrent_clients'], 8)
 
   def test_a_cell_of_other_code_than_the_grid_began_with_is_not_run(self):
     grid = self._grid(['fedavg'], [0])

@@ -120,10 +120,19 @@ class CoresTest(absltest.TestCase):
         (f'{allowed * 300000} 100000', allowed), ('', allowed),
     ):
       file.write_text(text)
-      with mock.patch.object(worker_process, '_QUOTA', file.full_path):
+      with mock.patch.object(worker_process, '_QUOTAS', ((file.full_path,),)):
         self.assertEqual(worker_process.cores(), expected)
-    with mock.patch.object(worker_process, '_QUOTA', file.full_path + '.none'):
+    with mock.patch.object(worker_process, '_QUOTAS', ((file.full_path + '.none',),)):
       self.assertEqual(worker_process.cores(), allowed)
+
+  def test_likewise_of_the_first_version_of_control_groups(self):
+    allowed = len(os.sched_getaffinity(0))
+    quota, period = self.create_tempfile('quota'), self.create_tempfile('period', '100000\n')
+    files = ('no such file',), (quota.full_path, period.full_path)
+    for text, expected in (('-1\n', allowed), ('50000\n', 1), ('150000\n', min(2, allowed))):
+      quota.write_text(text)
+      with mock.patch.object(worker_process, '_QUOTAS', files):
+        self.assertEqual(worker_process.cores(), expected)
 
   def test_sums_have_the_same_bits_on_one_core_and_on_all(self):
     gradient = tff.tensorflow.computation(_filter_gradient, np.int32)

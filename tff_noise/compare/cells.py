@@ -22,9 +22,10 @@ from tff_noise.program import run
 
 
 def main(cores: Sequence[int]) -> None:
-  """Runs what is asked for until stdin ends, on these cores."""
-  # Threads of one process scale worse than processes; before TensorFlow counts the cores.
-  os.sched_setaffinity(0, cores)
+  """Runs what is asked for until stdin ends, on these cores, or on any if there are none."""
+  if cores:
+    # Threads of one process scale worse than processes; before TensorFlow counts the cores.
+    os.sched_setaffinity(0, cores)
   with os.fdopen(os.dup(sys.stdout.fileno()), 'w', encoding='utf-8') as replies:
     for line in sys.stdin:
       log, code, *arguments = json.loads(line)

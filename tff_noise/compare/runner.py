@@ -68,7 +68,7 @@ def run_cells(
   """
   os.makedirs(log_dir, exist_ok=True)
   jobs = max(1, min(jobs, len(cells)))
-  workers = [_Worker(cores) for cores in _cores(jobs)]
+  workers = [_Worker(cores, _clients_at_once(cores, jobs)) for cores in _cores(jobs)]
   idle = queue.SimpleQueue()
   for worker in workers:
     idle.put(worker)
@@ -87,16 +87,21 @@ def run_cells(
     finally:
       for future in futures:
         future.cancel()
-      for worker in workers:
-        worker.stop()
+      _stop(worker.last() for worker in workers)
   return outcomes
 
 
 def _cores(jobs):
-  """The cores of each of `jobs` processes: their own, if there are so many."""
-  # Of a container fewer than those that it may run on.
-  cores = sorted(os.sched_getaffinity(0))[:worker_process.cores()]
+  """The cores of each of `jobs` processes: their own, if there are so many; none for any."""
+  cores = sorted(os.sched_getaffinity(0))
+  if worker_process.cores() < len(cores):
+    return [[]] * jobs  # A container has time on all of them; others beside it would take the same.
   return [cores[i::jobs] if jobs <= len(cores) else cores for i in range(jobs)]
+
+
+def _clients_at_once(cores, jobs):
+  """How many clients a process may compute that has no cores of its own; None where it has."""
+  return None if cores else max(1, worker_process.cores() // jobs)
 
 
 def _codes(cells):
@@ -128,9 +133,10 @@ class _Worker:
   It is killed when the thread ends that started it, which is that of the first `run`.
   """
 
-  def __init__(self, cores: Sequence[int]):
+  def __init__(self, cores: Sequence[int], clients_at_once: int | None):
     self._stopped = False
     self._cores = cores
+    self._clients_at_once = clients_at_once
     self._lock = threading.Lock()
     self._process = None
     self._done = 0
@@ -147,7 +153,7 @@ class _Worker:
     if process is None:
       return -1, ''
     try:
-      process.stdin.write(json.dumps([log, code, *cell.arguments]) + '\n')
+      process.stdin.write(json.dumps([log, code, *self._arguments(cell)]) + '\n')
       process.stdin.flush()
       reply = process.stdout.readline()
     except BrokenPipeError:
@@ -157,8 +163,14 @@ class _Worker:
     whole = reply.endswith('\n')
     status, message = json.loads(reply) if whole else (process.wait() or -1, '')
     if status or self._done == _CELLS_OF_A_PROCESS:
-      self._end()
+      _stop([self._taken()])
     return status, message
+
+  def _arguments(self, cell):
+    config, more = cell.config, []
+    if self._clients_at_once and config.runtime == 'local' and not config.max_concurrent_clients:
+      more = [f'--max_concurrent_clients={self._clients_at_once}']
+    return [*cell.arguments, *more]
 
   def _running(self):
     """The process, a new one if there is none; None once it was stopped."""
@@ -176,20 +188,26 @@ class _Worker:
         )
       return self._process
 
-  def stop(self) -> None:
-    """Ends the process, for good."""
+  def last(self) -> subprocess.Popen | None:
+    """Returns the process, if there is one, to be stopped; there will be no other."""
     self._stopped = True
-    self._end()
+    return self._taken()
 
-  def _end(self):
+  def _taken(self):
     with self._lock:
       process, self._process = self._process, None
-    if process is not None:
-      child.stop(process)
-      process.stdout.close()
-      # What could not be sent to one that has died is sent again here.
-      with contextlib.suppress(BrokenPipeError):
-        process.stdin.close()
+    return process
+
+
+def _stop(processes):
+  """Ends processes, all at once."""
+  processes = [process for process in processes if process is not None]
+  child.stop(*processes)
+  for process in processes:
+    process.stdout.close()
+    # What could not be sent to one that has died is sent again here.
+    with contextlib.suppress(BrokenPipeError):
+      process.stdin.close()
 
 
 def _environment() -> Mapping[str, str]:

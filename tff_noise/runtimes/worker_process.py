@@ -20,8 +20,11 @@ from tff_noise.runtimes import sandbox
 _START_SECONDS = 90
 _GREETING_SECONDS = 10
 _MAX_GREETING = 1 << 16
-# Microseconds of processor time that a container has, and in how many.
-_QUOTA = '/sys/fs/cgroup/cpu.max'
+# Microseconds of processor time that a container has, and in how many: of control groups 2 and 1.
+_QUOTAS = (
+    ('/sys/fs/cgroup/cpu.max',),
+    ('/sys/fs/cgroup/cpu/cpu.cfs_quota_us', '/sys/fs/cgroup/cpu/cpu.cfs_period_us'),
+)
 _PACKAGES = ('tensorflow', 'tensorflow-federated')
 
 
@@ -115,9 +118,12 @@ def cores() -> int:
   That is those it may run on, or fewer where a container is given less time than they have.
   """
   allowed = len(os.sched_getaffinity(0))
-  with contextlib.suppress(OSError, ValueError):  # Not there, or without a limit ('max').
-    quota, period = map(int, pathlib.Path(_QUOTA).read_text().split())
-    allowed = min(allowed, max(1, -(-quota // period)))
+  for files in _QUOTAS:
+    with contextlib.suppress(OSError, ValueError):  # Not there, or without a limit ('max').
+      texts = ' '.join(pathlib.Path(file).read_text() for file in files)
+      quota, period = map(int, texts.split())
+      if quota > 0:  # -1 is none.
+        allowed = min(allowed, max(1, -(-quota // period)))
   return allowed
 
 
