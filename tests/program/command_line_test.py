@@ -2,6 +2,8 @@ import contextlib
 import errno
 import io
 import os
+import subprocess
+import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -52,6 +54,21 @@ class RunTest(parameterized.TestCase):
   def test_a_bug_keeps_its_traceback(self, error):
     with self.assertRaises(type(error)):
       self.run_(error)
+
+  def test_a_closed_stderr_is_no_failure_and_no_other_files_number(self):
+    program = (
+        'import os\n'
+        'from tff_noise.program import command_line\n'
+        'def body():\n'
+        '  print(os.readlink("/proc/self/fd/2"))\n'
+        '  return 0\n'
+        'raise SystemExit(command_line.run("train", body))'
+    )
+    done = subprocess.run(
+        ['sh', '-c', 'exec "$0" -c "$1" 2>&-', sys.executable, program], stdout=subprocess.PIPE,
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)}, text=True, check=False,
+    )
+    self.assertEqual((done.returncode, done.stdout), (0, os.devnull + '\n'))
 
 
 if __name__ == '__main__':

@@ -116,6 +116,8 @@ def run(name: str, body: Callable[[], int], again: str = '') -> int:
   """
   # `bazel run` starts programs in its own tree; paths are meant from where the user stands.
   os.chdir(os.environ.get('BUILD_WORKING_DIRECTORY', '.'))
+  if sys.stderr is None:  # Closed by who started the program: else the next file has its number.
+    sys.stderr = open(os.devnull, 'w', encoding='utf-8')
   if isinstance(sys.stdout, io.TextIOWrapper):
     sys.stdout.reconfigure(errors='replace')  # Tables have signs that not every terminal knows.
   try:

@@ -20,6 +20,7 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.executors import executor_factory
 
 from tff_noise import loading
+from tff_noise import types
 from tff_noise.runtimes import client_error
 from tff_noise.runtimes import connection
 from tff_noise.runtimes import data_cache
@@ -76,7 +77,13 @@ def runtime(
 
 def _folder_of_sockets():
   """The usual one, but where the names of sockets, 107 bytes at most, would be too long in it."""
-  return None if len(os.fsencode(tempfile.gettempdir())) <= _LONGEST_FOLDER else '/tmp'
+  try:
+    usual = tempfile.gettempdir()
+  except FileNotFoundError:
+    raise types.UsageError(
+        'no folder for temporary files can be written to: set TMPDIR to one'
+    ) from None
+  return None if len(os.fsencode(usual)) <= _LONGEST_FOLDER else '/tmp'
 
 
 class _Executors(executor_factory.ExecutorFactory):
