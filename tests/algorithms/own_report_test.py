@@ -45,6 +45,11 @@ class CheckTest(federated_test_case.FederatedTestCase, parameterized.TestCase):
       ({'client_scores': ('typo',)}, 'of typo, which client_columns has not; it has: nothing'),
       ({'labels': 'typo'}, "labels of its report is 'typo', which clients do not keep; they keep:"),
       ({'posterior': 'typo'}, "posterior of its report is 'typo'"),
+      ({'client_columns': lambda records: {'a': ['x'] * 3}}, 'a of its report .* numbers, .* <U1'),
+      ({'noisy_clients': lambda records: np.zeros(3)}, 'noisy_clients .* of bool, is of float64'),
+      ({'columns': lambda state: {'b': None}}, 'b of the columns of its report .*, is None'),
+      ({'columns': lambda state: {'b': np.zeros(2)}}, 'b of the columns of its report'),
+      ({'summary': lambda records: {'c': {1}}}, 'no JSON file can hold .Object of type set'),
   )
   def test_what_is_of_nothing_is_refused(self, parts, message):
     with self.assertRaisesRegex(types.UsageError, f'^--method=mine:ENTRY: .*{message}'):

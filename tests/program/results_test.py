@@ -285,7 +285,12 @@ class WriteTest(absltest.TestCase):
 
   def test_what_a_method_says_is_not_taken_for_something_else(self):
     own = {'planned_rounds': 9, 'wrong_label_auc': 0.5, 'seconds': 3, 'transition': [1]}
-    found = self._write(_algorithm(summary=lambda records: own))
+    found = self._write(_algorithm(
+        summary=lambda records: own,
+        # It finds what it said, and the run's in the file, by the names that each has.
+        lines=lambda said: [f'{said["planned_rounds"]} {said["clients"]}'],
+    ))
+    self.assertEqual(found['lines'], ['9 3'])
     self.assertEqual(
         [found[f'own_{name}'] for name in ('planned_rounds', 'wrong_label_auc', 'seconds')],
         [9, 0.5, 3],
@@ -337,7 +342,7 @@ class PlainTest(absltest.TestCase):
         'a': np.float32(0.5), 'b': np.int64(3), 'c': np.array([1.0, np.nan]), 4: (1, 'x'),
         'e': {'f': float('inf'), 'g': None, 'h': True},
     }
-    self.assertEqual(results._plain(given), {
+    self.assertEqual(summary.plain(given), {
         'a': 0.5, 'b': 3, 'c': [1.0, None], '4': [1, 'x'], 'e': {'f': None, 'g': None, 'h': True},
     })
 

@@ -197,7 +197,7 @@ class ClientsTest(SummaryTestCase):
 
   def test_columns_of_the_algorithm_follow(self):
     path = self.run_.file('clients.csv')
-    own = {'lid': np.array([1.5, np.nan, 2.0]), 'taken_for_noisy': np.array([0, 0, 1])}
+    own = {'lid': np.array([1.5, np.nan, 2.0]), 'taken_for_noisy': np.array([False, False, True])}
     summary.write_clients(path, _scene(), np.array([3, 0, 7]), _ACCURACY, own)
     rows = summary.read_rows(path)
     self.assertEqual(list(rows[0])[-3:], ['test_accuracy', 'lid', 'taken_for_noisy'])

@@ -195,7 +195,8 @@ class Report(NamedTuple):
     client_columns: From the records to float `[C]` by name, its columns in `clients.csv`.
     client_scores: Which of these are meant to be higher for noisier clients.
     lines: From the content of `summary.json` to its own lines of the closing summary, between those
-      about label noise and those about labels.
+      about label noise and those about labels. Of its own part it has the names given there; in
+      the file those that are a run's begin with `own_`.
   """
 
   columns: Callable[[State], Mapping[str, float]] = lambda state: {}

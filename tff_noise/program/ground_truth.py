@@ -175,7 +175,7 @@ def rate_correlation(scene: scene_lib.Scene, score: np.ndarray) -> dict[str, flo
     half): of noisy and clean clients, where this is the area under the ROC curve, and by the
     realised rate where noise is graded. nan where a side is missing or nothing differs.
   """
-  rate = scene.realised_rate
+  rate, score = scene.realised_rate, np.asarray(score, np.float64)  # It may be of truth values.
   known = np.isfinite(score) & np.isfinite(rate)
   result = {'correlation': np.nan, 'rank_correlation': np.nan, 'auc': np.nan}
   if known.sum() > 1 and np.ptp(score[known]) > 0 and np.ptp(rate[known]) > 0:

@@ -4,6 +4,7 @@ Most of its functions are called when all rounds are done; mended code is other 
 goes on with.
 """
 
+import json
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from tff_noise import errors
 from tff_noise import types
 from tff_noise.algorithms import algorithm as algorithm_lib
+from tff_noise.program import summary
 
 
 def check(method: str, algorithm: algorithm_lib.Algorithm, num_clients: int) -> None:
@@ -26,7 +28,8 @@ def check(method: str, algorithm: algorithm_lib.Algorithm, num_clients: int) -> 
     num_clients: C.
 
   Raises:
-    types.UsageError: If columns are not of all clients, or names are of nothing.
+    types.UsageError: If columns are not of all clients, names are of nothing, or a value is none
+      that the files of a run can hold.
   """
   report, state = algorithm.report, algorithm.init()
   for name in ('labels', 'posterior'):
@@ -55,8 +58,27 @@ def check(method: str, algorithm: algorithm_lib.Algorithm, num_clients: int) -> 
           f'--method={method}: {name} of its report has to be of {num_clients} numbers, one for '
           f'each client, and has the shape {np.shape(values)}'
       )
-  _asked(method, 'columns', lambda: dict(report.columns(state)))
-  _asked(method, 'summary', lambda: dict(report.summary(state.records)))
+    wanted = 'b' if name == 'noisy_clients' else 'biuf'
+    if values is not None and np.asarray(values).dtype.kind not in wanted:
+      raise types.UsageError(
+          f'--method={method}: {name} of its report has to be of '
+          f'{"bool" if wanted == "b" else "numbers"}, is of {np.asarray(values).dtype}'
+      )
+  row = _asked(method, 'columns', lambda: dict(report.columns(state)))
+  for name, value in (row or {}).items():
+    is_number = not np.ndim(value) and np.asarray(value).dtype.kind in 'biuf'
+    if not is_number and not isinstance(value, str):
+      raise types.UsageError(
+          f'--method={method}: {name} of the columns of its report has to be a number or a text, '
+          f'is {value!r}'
+      )
+  found = _asked(method, 'summary', lambda: dict(report.summary(state.records)))
+  try:
+    json.dumps(summary.plain(found))
+  except TypeError as error:
+    raise types.UsageError(
+        f'--method={method}: the summary of its report has what no JSON file can hold ({error})'
+    ) from None
 
 
 def _asked(method: str, name: str, ask: Callable[[], Any]) -> Any:

@@ -1,6 +1,5 @@
 """What a finished run leaves: clients, labels, privacy, and last of all its summary."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,20 +70,10 @@ def write(
       **algorithm.report.kept_summary(state.state, state.own_of_clients),
   }
   found |= summary.apart(own, found)
-  found['lines'] = list(algorithm.report.lines(found))
+  # What it says of itself, it finds by the names that it gave.
+  found['lines'] = list(algorithm.report.lines({**found, **own}))
   # Last: a run with a summary is complete.
-  run_directory.write_json(directory.file('summary.json'), _plain(found))
-
-
-def _plain(value):
-  """As JSON has it: a method's own report may hold NumPy's numbers, and some that are none."""
-  if isinstance(value, Mapping):
-    return {str(key): _plain(one) for key, one in value.items()}
-  if isinstance(value, np.ndarray | np.generic):
-    value = value.tolist()
-  if isinstance(value, list | tuple):
-    return [_plain(one) for one in value]
-  return None if isinstance(value, float) and not math.isfinite(value) else value
+  run_directory.write_json(directory.file('summary.json'), summary.plain(found))
 
 
 def _csv(matrix):

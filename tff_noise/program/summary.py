@@ -136,6 +136,17 @@ def apart(own: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
   }
 
 
+def plain(value: Any) -> Any:
+  """As JSON has it: a method's own report may hold NumPy's numbers, and some that are none."""
+  if isinstance(value, Mapping):
+    return {str(key): plain(one) for key, one in value.items()}
+  if isinstance(value, np.ndarray | np.generic):
+    value = value.tolist()
+  if isinstance(value, list | tuple):
+    return [plain(one) for one in value]
+  return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def write_clients(
     path: str,
     scene: scene_lib.Scene,
@@ -162,6 +173,8 @@ def write_clients(
       'participations': participations,
       'test_accuracy': accuracy,
   }
+  # Truth values, too, are numbers there.
+  own_columns = {name: np.asarray(values) * 1 for name, values in own_columns.items()}
   columns |= apart(own_columns, columns)
   file = io.StringIO(newline='')
   writer = csv.writer(file)
