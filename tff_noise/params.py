@@ -48,8 +48,8 @@ def parse(owner: str, kind: type, assignments: Sequence[str], flag: str = '--par
     values[name] = _parse_value(flag, name, text, type(fields[name].default))
   try:
     return kind(**values)
-  except ValueError as error:
-    raise types.UsageError(f'{flag}: {error}') from error
+  except (ValueError, TypeError, AssertionError) as error:  # A class of the user's may ask so.
+    raise types.UsageError(f'{flag}: {error or "it refuses these values"}') from error
 
 
 def _parse_value(flag: str, name: str, text: str, kind: type) -> Any:

@@ -36,13 +36,22 @@ class _OfNothing:
   rate: float | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class _NotGiven:
+  half: int = dataclasses.field(default=1, init=False)
+
+
 RIGHT = catalog.Entry('right', 'of a test', 'none', f'{__name__}:build', _Params)
 NOT_AN_ENTRY = _Params()
 TAKEN = RIGHT._replace(name='gce')
 WITHOUT_FUNCTION = RIGHT._replace(place=__name__)
-CHANGEABLE, WITHOUT_DEFAULT, OF_PAIRS, OF_NOTHING, NO_PARAMS, OF_A_DICT = (
-    RIGHT._replace(params=kind)
-    for kind in (_Changeable, _WithoutDefault, _OfPairs, _OfNothing, None, dict)
+STAGES_ARE_A_TEXT = RIGHT._replace(stages=('warm_up'))
+(
+    CHANGEABLE, WITHOUT_DEFAULT, OF_PAIRS, OF_NOTHING, NO_PARAMS, OF_A_DICT, AN_INSTANCE, NOT_GIVEN,
+) = (
+    RIGHT._replace(params=kind) for kind in (
+        _Changeable, _WithoutDefault, _OfPairs, _OfNothing, None, dict, _Params(), _NotGiven,
+    )
 )
 
 
@@ -58,9 +67,11 @@ class OwnTest(parameterized.TestCase):
   @parameterized.parameters(
       ('NOT_AN_ENTRY', 'must be a tff_noise.algorithms.catalog.Entry, got a _Params$'),
       ('TAKEN', 'gce is the name of another method; give the Entry its own'),
+      ('STAGES_ARE_A_TEXT', "its stages have to be a tuple of names, got 'warm_up'"),
       ('WITHOUT_FUNCTION', 'its place has to be package.module:function'),
       *((name, 'its params have to be a frozen dataclass whose fields have defaults') for name in (
-          'CHANGEABLE', 'WITHOUT_DEFAULT', 'OF_PAIRS', 'OF_NOTHING', 'NO_PARAMS', 'OF_A_DICT'
+          'CHANGEABLE', 'WITHOUT_DEFAULT', 'OF_PAIRS', 'OF_NOTHING', 'NO_PARAMS', 'OF_A_DICT',
+          'AN_INSTANCE', 'NOT_GIVEN',
       )),
   )
   def test_wrong(self, name, message):

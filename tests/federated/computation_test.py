@@ -87,8 +87,31 @@ class TaskTest(absltest.TestCase):
       with self.assertRaisesRegex(TypeError, message):
         computation.train('train', task._replace(**other), program.ClientProgram())
 
+  def test_what_programs_send_has_no_name_that_training_has(self):
+    task = _task()
+    for sends in (
+        {'sums': (uplink.UplinkSum('examples', np.float32, 0, 1, 'a test'),)},
+        {'reports': (uplink.UplinkReport('kept', np.float32, 0, 1, 'a test'),)},
+    ):
+      with self.assertRaisesRegex(ValueError, "sends '(examples|kept)', which is sent of each"):
+        computation.train('train', task, program.ClientProgram(**sends))
+
 
 class StatelessTest(federated_test_case.FederatedTestCase):
+
+  def test_what_the_server_sends_may_be_a_python_number(self):
+    train = computation.train(
+        'train', _task(), _PLAIN._replace(receives={'rate': 0.5, 'count': 3, 'pair': [1.0, 2.0]})
+    )
+    first = train.process.initialize()
+    state = algorithm.State({}, {}, train.declared.receives, {})
+    state = state.send(rate=np.float32(0.25), count=4, pair=[3, np.float64(4)])
+    sent = train.send(first, **state.received)
+    self.assertEqual(sent.client_work['hparams']['rate'], 0.25)
+    self.assertEqual(list(sent.client_work['hparams']['pair']), [3.0, 4.0])
+    for wrong in ({'count': 0.7}, {'rate': np.zeros(2)}, {'rates': 1.0}):
+      with self.assertRaisesRegex(ValueError, '^.(count|rate|rates)'):
+        state.send(**wrong)
 
   def test_is_a_learning_process_with_the_documented_types(self):
     process = _train(_PLAIN._replace(receives={'scale': np.float32(1)})).process

@@ -13,6 +13,13 @@ from tff_noise.models import keras_model
 from tff_noise.program import run_config
 
 
+class _Penalty(tf.keras.layers.Layer):
+
+  def call(self, x):
+    self.add_loss(tf.reduce_mean(x))
+    return x
+
+
 class FromKerasTest(parameterized.TestCase):
 
   def test_types_of_a_batch_norm_model(self):
@@ -76,6 +83,7 @@ class FromKerasTest(parameterized.TestCase):
       (tf.keras.layers.Dropout(0), ''),
       (tf.keras.layers.Conv2D(1, 1, bias_regularizer='l2'), 'has bias_regularizer, which would be'),
       (tf.keras.layers.ReLU(activity_regularizer='l1'), 'has activity_regularizer, which would be'),
+      (_Penalty(), 'A layer calls add_loss, which would be left out'),
       (tf.keras.layers.Normalization(), 'is int64: weights that are averaged'),
       (tf.keras.layers.Normalization(mean=0.0, variance=1.0), ''),
   )
@@ -94,6 +102,9 @@ class FromKerasTest(parameterized.TestCase):
       lambda x: tf.keras.layers.Dense(2, 'softmax')(x),
       lambda x: tf.keras.layers.Softmax()(tf.keras.layers.Dense(2)(x)),
       lambda x: tf.keras.layers.Activation('softmax')(tf.keras.layers.Dense(2)(x)),
+      lambda x: tf.keras.layers.Activation('linear')(tf.keras.layers.Dense(2, 'softmax')(x)),
+      lambda x: tf.cast(tf.keras.layers.Dense(2, 'sigmoid')(x), tf.float32),
+      lambda x: tf.nn.softmax(tf.keras.layers.Dense(2)(x)),
   )
   def test_probabilities_in_place_of_logits_are_refused(self, head):
     x = tf.keras.Input((4,))

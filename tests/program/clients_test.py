@@ -741,7 +741,7 @@ class SampleTest(parameterized.TestCase):
         (train, self._task(), ()),
     ):
       clients, _ = _clients(asked, task=task._replace(**turns))
-      with self.assertRaisesRegex(ValueError, '^clients have turns: all are there, and .* choose'):
+      with self.assertRaisesRegex(types.UsageError, '^--client_sampling=cyclic .* which chooses'):
         clients.sample(asked, _STATE, *given)
 
   def test_optimizer_may_choose_and_remember(self):

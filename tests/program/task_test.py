@@ -39,6 +39,19 @@ QUIET = catalog.ALGORITHMS['clipfl']._replace(
 )
 
 
+# Entries that forget what their methods do.
+FORGETS_MODELS, FORGETS_LABELS = (
+    catalog.ALGORITHMS[name]._replace(
+        name=f'own_{name}', place=f'tff_noise.algorithms.{name}:build', compares_models=False,
+        corrects_labels=False, stages=(),
+    )
+    for name in ('fednoro', 'fedelc')
+)
+HAS_NO_STAGES = catalog.ALGORITHMS['gce']._replace(
+    name='own_gce', place='tff_noise.algorithms.gce:build', stages=('warm_up', 'train')
+)
+
+
 def _own_loss(task_, loss):
   program_ = program.ClientProgram(loss=loss)
   return algorithm.of_rounds(task_, computation.train('a round of train', task_, program_))
@@ -114,6 +127,11 @@ def has_three_logits(shape, classes, **_):
   return _of_layer(shape, 3, tf.keras.layers.Rescaling(1 / 16))
 
 
+def is_for_other_images(shape, classes, **_):
+  del shape
+  return _of_layer((28, 28, 1), classes, tf.keras.layers.Rescaling(1 / 16))
+
+
 def is_not_registered(shape, classes, **_):
   return _of_layer(shape, classes, _Unregistered())
 
@@ -169,12 +187,27 @@ class TaskTest(federated_test_case.FederatedTestCase):
       with self.assertRaisesRegex(types.UsageError, f'--model={name} takes images, and the data'):
         _prepared(*given, f'--model={name}')[1]()
 
+  @parameterized.parameters(
+      ('FORGETS_MODELS', ('--aggregation=secure_sum', '--allow_per_client_disclosure'),
+       'aggregation=secure_sum: the server of .* sees the models of single clients'),
+      ('FORGETS_LABELS',
+       ('--training_labels=private', '--allow_per_client_disclosure'),
+       'training_labels=private: clients of'),
+      ('HAS_NO_STAGES', ('--stages=warm_up:2,train:3',),
+       'stages=warm_up:2: .* has no stage of that name'),
+  )
+  def test_flags_that_an_entry_lets_through_and_its_method_does_not_read(self, entry, given, why):
+    method = f'--method={__name__}:{entry}'
+    with self.assertRaisesRegex(types.UsageError, f'^--{why}'):
+      _prepared(method, '--rounds=10', *given)[1]()
+
   def test_a_model_of_ones_own(self):
     model = _prepared(f'--model={__name__}:own')[1]().task.model
     self.assertEqual((model.num_classes, model.num_features), (10, 64))
 
   @parameterized.parameters(
       ('takes_floats', 'takes float32, and the data are uint8: give its tf.keras.Input that'),
+      ('is_for_other_images', r'takes images or features of the shape .28, 28, 1., and'),
       ('has_three_logits', 'has 3 logits for 10 classes'),
       ('is_not_registered', 'cannot be built from its configuration, as clients do .*: register'),
       ('casts', 'cannot be built from its configuration, as clients do .*JSON.*: register'),

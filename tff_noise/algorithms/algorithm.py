@@ -65,8 +65,15 @@ class State(NamedTuple):
     return self._replace(records=_changed(self.records, records, 'record'))
 
   def send(self, **values: Any) -> State:
-    """Returns the state in which clients receive these values from now on."""
-    return self._replace(received=_changed(self.received, values, 'value that clients receive'))
+    """Returns the state in which clients receive these values from now on.
+
+    Raises:
+      ValueError: If one is none that they receive, or had another shape or kind of numbers.
+    """
+    received = _changed(self.received, values, 'value that clients receive')
+    return self._replace(received={
+        **received, **{name: _like(name, self.received[name], v) for name, v in values.items()},
+    })
 
 
 def _changed(values, changes, what):
@@ -75,6 +82,24 @@ def _changed(values, changes, what):
   if unknown:
     raise ValueError(f'{sorted(unknown)[0]!r} is no {what} of this algorithm')
   return {**values, **changes}
+
+
+def _like(name, first, values):
+  """The values in the types of the first ones."""
+
+  def cast(before, value):
+    before, value = np.asarray(before), np.asarray(value)
+    fits = value.shape == before.shape and np.can_cast(value.dtype, before.dtype, 'same_kind')
+    if not fits:
+      raise ValueError(
+          f'{name!r}, which clients receive, was {before.dtype}{list(before.shape)} and is '
+          f'{value.dtype}{list(value.shape)}'
+      )
+    return value.astype(before.dtype, copy=False)
+
+  # A list of numbers is one value, where the first is no structure.
+  whole = values if tf.nest.is_nested(first) else np.asarray(values)
+  return tf.nest.map_structure(cast, first, whole)
 
 
 def _equal(first, second):

@@ -230,9 +230,15 @@ def _check_own(name, entry):
     raise types.UsageError(
         f'--method={name}: its place has to be package.module:function, got {entry.place!r}'
     )
+  if type(entry.stages) is not tuple or any(type(stage) is not str for stage in entry.stages):
+    raise types.UsageError(
+        f'--method={name}: its stages have to be a tuple of names, got {entry.stages!r}'
+    )
   kind = entry.params
-  frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen
-  if not frozen or any(type(f.default) not in _OF_PARAMS for f in dataclasses.fields(kind)):
+  is_dataclass = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+  if not is_dataclass or not kind.__dataclass_params__.frozen or any(
+      type(f.default) not in _OF_PARAMS or not f.init for f in dataclasses.fields(kind)
+  ):
     raise types.UsageError(
         f'--method={name}: its params have to be a frozen dataclass whose fields have defaults, '
         'each true or false, a whole number, a number (1.0) or a text'

@@ -194,12 +194,19 @@ def train(
   Raises:
     disclosure.UndeclaredUplinkError: If the compiled computation sends what is not declared.
     TypeError: If the task's model or training is of another type than `Task` says.
+    ValueError: If programs send values by names that training has, or by one name.
   """
   _require_types(task)
   model = task.model
   optimizer = optimizer or task.optimizer or optimizer_lib.fed_avg(model.weights_type)
   programs = (program, optimizer.client)
   declared = program_lib.declared(programs)
+  for sent, taken in (
+      (declared.sums, {s.name for s in local_sgd.TRAINING_SUMS}),
+      (declared.reports, stacked.NAMES),
+  ):
+    for name in sorted(taken & {s.name for s in sent}):
+      raise ValueError(f'a client program sends {name!r}, which is sent of each: name it otherwise')
   if task.aggregation.scalar is None:
     _require_updates_alone(model, declared, optimizer, selector)
   initialize_server = tff.tensorflow.computation(optimizer.server.initialize)

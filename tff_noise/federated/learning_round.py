@@ -55,6 +55,10 @@ def build(
   return processes.StatefulProcess(initialize, next_fn, *accessors, local_type, server_data_type)
 
 
+def _constant(value):
+  return tf.constant(np.asarray(value))  # Of a Python number TensorFlow has another type.
+
+
 def _initialize(parts, step, initialize_server):
   """`( -> processes.State@SERVER)`."""
   model, hparams = parts.task.model, program_lib.in_order(parts.declared.receives)
@@ -64,7 +68,7 @@ def _initialize(parts, step, initialize_server):
   @tff.tensorflow.computation
   def initial_client_work():
     return collections.OrderedDict(
-        round_num=1, hparams=tf.nest.map_structure(tf.constant, hparams)
+        round_num=1, hparams=tf.nest.map_structure(_constant, hparams)
     )
 
   @tff.federated_computation

@@ -23,6 +23,10 @@ from tff_noise.uplink import uplink
 _UPDATE, _WEIGHT = 'update', 'weight'
 # What is reported of the selection, beside the clients' own reports.
 SCORE, KEPT = 'score', 'kept'
+# The field of the uplink.
+UPDATES = 'model updates of single clients'
+# What a row has, or is found of it, besides what clients report.
+NAMES = frozenset((_UPDATE, _WEIGHT, SCORE, KEPT, 'client'))
 
 
 class SelectorInputs(NamedTuple):
@@ -267,7 +271,7 @@ def fields(
   reasons = '; '.join([reason, *(f'{r.name}: {r.reason}' for r in (*sums, *reports))])
   return (
       uplink.UplinkField(
-          'model updates of single clients', str(sent), per_client.INTRINSIC,
+          UPDATES, str(sent), per_client.INTRINSIC,
           uplink.Disclosure.PER_CLIENT, None, None, reasons, uplink.num_bytes(sent),
       ),
   )

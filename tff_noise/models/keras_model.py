@@ -28,6 +28,8 @@ COMBINATIONS = ('first', 'mean_probability', 'sum_logits')
 # The head of `with_probe`.
 PROBE = 'probe'
 _NETWORK = 'network_'
+# What makes probabilities of logits.
+_OF_PROBABILITIES = (tf.keras.activations.softmax, tf.keras.activations.sigmoid)
 
 
 class KerasModel(NamedTuple):
@@ -98,14 +100,7 @@ def from_keras(
     raise ValueError(
         f'Expected logits [b, K] and features [b, d], found {logits.shape} and {features.shape}.'
     )
-  last = logits._keras_history.layer
-  if getattr(last, 'activation', None) is tf.keras.activations.softmax or isinstance(
-      last, tf.keras.layers.Softmax
-  ):
-    raise ValueError(
-        f'The layer {last.name} makes probabilities, and logits are expected: leave its softmax '
-        'out, which is in the loss.'
-    )
+  _require_logits(logits)
   pixels = model.inputs[0]
   input_shape = tuple(pixels.shape[1:])
   if image_files:
@@ -126,6 +121,25 @@ def from_keras(
       input_shape,
       combination,
   )
+
+
+def _require_logits(outputs):
+  """The loss has the softmax; what only casts may be after one of the model's."""
+  while True:
+    history = outputs._keras_history
+    layer, activation = history.layer, getattr(history.layer, 'activation', None)
+    operation = getattr(layer, 'symbol', '')  # Of a function in place of a layer.
+    if isinstance(layer, tf.keras.layers.Softmax) or activation in _OF_PROBABILITIES or (
+        operation.rpartition('.')[2] in {f.__name__ for f in _OF_PROBABILITIES}
+    ):
+      raise ValueError(
+          f'The layer {layer.name} makes probabilities, and logits are expected: leave its softmax '
+          'out, which is in the loss.'
+      )
+    is_linear = activation is tf.keras.activations.linear
+    if operation != 'cast' and not (isinstance(layer, tf.keras.layers.Activation) and is_linear):
+      return
+    outputs = layer.get_input_at(history.node_index)
 
 
 def _require_determinism(model):
@@ -149,6 +163,11 @@ def _require_no_penalty(model):
           f'The layer {layer.name} has {kinds[0].strip("_")}, which would be left out of the '
           'loss: leave it out. --weight_decay regularises.'
       )
+  if model.losses:
+    raise ValueError(
+        'A layer calls add_loss, which would be left out of the loss: leave it out. --weight_decay '
+        'regularises.'
+    )
 
 
 def _require_floats(model):

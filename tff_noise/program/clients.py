@@ -227,8 +227,10 @@ class SimulatedClients:
     chooses = optimizer is not None and optimizer.sampler is not None
     if self._task.sampling == protection.CYCLIC:
       if chooses or among is not None or size is not None or len(may) < len(self.everybody):
-        raise ValueError(
-            f'clients have turns: all are there, and {computation.name!r} cannot choose among them'
+        raise types.UsageError(
+            f'--client_sampling=cyclic cannot be given with {computation.name!r}, which chooses '
+            'among clients, or where some are not there: use --client_sampling=fixed, or another '
+            'method'
         )
       return policies.cyclic(
           self._task.seed, self._round_num, may, self._task.clients_per_round

@@ -15,6 +15,7 @@ from tff_noise.algorithms import catalog
 from tff_noise.data import scene as scene_lib
 from tff_noise.federated import aggregation
 from tff_noise.federated import own_aggregation
+from tff_noise.federated import stacked
 from tff_noise.federated import task as task_lib
 from tff_noise.models import architectures
 from tff_noise.models import keras_model
@@ -137,7 +138,32 @@ def _algorithm(config, task):
         f'--base={config.base}: --method={config.method} takes a base and does not use it: let it '
         "train on the task's optimizer, or leave takes_base out of its entry"
     )
+  _require_entry(config, task, algorithm)
   return algorithm
+
+
+def _require_entry(config, task, algorithm):
+  """What an entry does not say, flags are not refused for that would change nothing."""
+  stacked_updates = any(f.name == stacked.UPDATES for f in algorithm.fields)
+  if stacked_updates and config.aggregation != 'mean':
+    raise types.UsageError(
+        f'--aggregation={config.aggregation}: the server of --method={config.method} sees the '
+        'models of single clients, of which a sum keeps nothing: leave it out, and give the entry '
+        'compares_models=True'
+    )
+  for name, rounds in task.stages.items():
+    if algorithm.stages.get(name) != rounds:
+      raise types.UsageError(
+          f'--stages={name}:{rounds}: --method={config.method} has '
+          f'{algorithm.stages.get(name, "no stage of that name")}: let it take lengths from '
+          "task.stages, or leave stages out of its entry"
+      )
+  if algorithm.report.labels and config.training_labels == 'private':
+    raise types.UsageError(
+        f'--training_labels=private: clients of --method={config.method} keep other labels '
+        f'({algorithm.report.labels}), and the loss on flipped ones is right only as long as they '
+        'stay: leave it out, and give the entry corrects_labels=True'
+    )
 
 
 def _with_its_loss(config, task, entry, parameters):
@@ -239,6 +265,14 @@ def _build_model(config, dataset, architecture):
     raise types.UsageError(
         f'--model={architecture} takes {np.dtype(takes).name}, and the data are '
         f'{dataset.train_x.dtype.name}: give its tf.keras.Input that dtype, and scale inside'
+    )
+  # Of image files the size is the model's to say, and pixels are brought to it.
+  shape, takes = dataset.train_x.shape[1:], described.input_shape
+  fits = len(takes) == len(shape) and all(t in (None, s) for t, s in zip(takes, shape, strict=True))
+  if dataset.train_x.dtype.kind != 'S' and not fits:
+    raise types.UsageError(
+        f'--model={architecture} takes images or features of the shape {takes}, and the data are '
+        f'{shape}: the first argument of its function is their shape'
     )
   if described.num_classes != dataset.num_classes:
     raise types.UsageError(
