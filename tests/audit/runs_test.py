@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import types as namespaces
 
 import dp_accounting
 import numpy as np
@@ -14,10 +15,12 @@ from absl.testing import parameterized
 
 from tests.report import run_files
 from tff_noise import types
+from tff_noise.audit import export
 from tff_noise.audit import finding
 from tff_noise.audit import page
 from tff_noise.audit import runs
 from tff_noise.privacy import accountant
+from tff_noise.privacy import composition
 from tff_noise.privacy import costs as costs_lib
 from tff_noise.privacy import events
 from tff_noise.privacy import ledger
@@ -278,6 +281,18 @@ class RunsTest(parameterized.TestCase):
       self.assertGreaterEqual(epsilons[first], noise * (1 - 1e-4))
     [section] = [s for s in audit.evidence if s.title == 'Delta for every epsilon']
     self.assertEqual([block.kind for block in section.blocks], ['picture', 'table'])
+
+  def test_of_thousands_of_releases_points_lie_where_the_curve_is(self):
+    # By then what rounding leaves is more than the smallest delta that is drawn.
+    loss = accountant.GaussianLoss(0.5, 0.05)
+    exposure = namespaces.SimpleNamespace(losses={loss: 6000})
+    client = export.Exposed('a client', exposure, protection.Cost(1.0, 1e-5, None))
+    [curve] = export.curves([client], 1e-5)
+    shown = np.array([curve.epsilons[curve.deltas <= delta][0] for delta in (1e-2, 1e-4, 1e-6)])
+    profile = composition.compose(exposure.losses, 1e-10)
+    exact = np.array([profile.epsilon(delta) for delta in (1e-2, 1e-4, 1e-6)])
+    self.assertTrue((exact <= shown).all())
+    np.testing.assert_allclose(shown, exact, rtol=0.03)
 
   def test_the_curve_of_reports_alone_is_exact(self):
     self._release_noise(protection.LabelReports(10, '0.81'))

@@ -251,6 +251,19 @@ class RenderTest(grid_case.GridCase):
     found = tables.costs(results, 'fedavg', 'noise_rate=0.2')
     self.assertEqual((found.up, found.down), (100 + np.mean(seeds), 7))
 
+  def test_the_runs_epsilon_is_the_largest_of_the_seeds_from_above_with_its_delta(self):
+    self.write()
+    of_seeds = {0: '4.123 at delta 1e-05', 1: '0.8099999999999999', 2: '4.1 at delta 1e-05'}
+    results = [
+        r._replace(record=r.record._replace(run_epsilon=of_seeds[r.cell.seed]))
+        for r in tables.collect(self.grid)
+    ]
+    shown = {row[-1] for row in tables.cost_table(self.grid, results).rows}
+    self.assertEqual(shown, {'4.123 at delta 1e-05'})
+    alone = [r for r in results if r.cell.seed == 1]
+    shown = {row[-1] for row in tables.cost_table(self.grid, alone).rows}
+    self.assertEqual(shown, {'0.81'})
+
   def test_latex_is_escaped(self):
     self.write()
     text = documents.to_latex(self.grid, tables.collect(self.grid))

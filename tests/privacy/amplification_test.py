@@ -4,6 +4,7 @@ import collections
 import functools
 import itertools
 import math
+import warnings
 
 import numpy as np
 from absl.testing import absltest
@@ -133,6 +134,12 @@ class CentralTest(parameterized.TestCase):
       with self.subTest(epsilon=epsilon):
         self.assertGreaterEqual(bounds.upper, epsilon)
         self.assertLessEqual(bounds.lower, epsilon * (1 + 1e-12))
+
+  def test_says_nothing_of_what_is_0_far_out(self):
+    table = mechanism.randomized_response('8', 10)
+    with warnings.catch_warnings():
+      warnings.simplefilter('error')
+      amplification.central_epsilon(table, 50_000, 1e-5)
 
   def test_the_lower_bound_is_exact_for_three_classes(self):
     table = mechanism.randomized_response('1', 3)

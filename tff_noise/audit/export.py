@@ -96,7 +96,9 @@ def curves(exposed: Sequence[Exposed], delta: float) -> list[curve_plot.Curve]:
 def _epsilons(profile: composition.Profile, delta: float) -> np.ndarray:
   """From 0 to a little beyond where delta is too small to be drawn."""
   # Samples that are off by a little leave no finite epsilon at the smallest delta.
-  ends = map(profile.epsilon, (curve_plot.FLOOR, 1e-8, 1e-6, delta))
+  # Of thousands of releases rounding leaves more than the floor.
+  least = 0.0 if profile.grid is None else 2 * profile.grid.error
+  ends = map(profile.epsilon, (max(curve_plot.FLOOR, least), 1e-8, 1e-6, delta))
   end = next(filter(math.isfinite, ends), profile.pure)
   # Where the sum of the reports' epsilons is, delta may fall to 0.
   return np.union1d(np.linspace(0.0, 1.05 * end, _POINTS + 1), profile.pure)

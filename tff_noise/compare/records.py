@@ -43,7 +43,8 @@ class Record(NamedTuple):
     down: Bytes that they received.
     label_epsilon: Of the label channel; 'none' if labels are shared without privacy, '' if they are
       not shared.
-    run_epsilon: Of the whole run, as text.
+    run_epsilon: Of the whole run, for the label of one example, as text: with its delta, where that
+      is not 0.
     curve: Test accuracy after each round, float64 `[rounds]`, nan where none was taken; None from a
       file.
   """
@@ -73,9 +74,15 @@ def from_run(run: runs.Run, names: Sequence[str]) -> Record:
       up=run.summary['bytes_up'] + run.summary.get('extra_bytes_up', 0),
       down=run.summary['bytes_down'],
       label_epsilon=label_epsilon,
-      run_epsilon=str(run.privacy['totals'][0]['epsilon']),
+      run_epsilon=_bound(run.privacy['totals'][0]),
       curve=run.metrics['test_accuracy'],
   )
+
+
+def _bound(total):
+  """An epsilon from above, with its delta where it has one."""
+  epsilon, delta = float(total['epsilon']), total.get('delta', 0)
+  return rounding.up(epsilon) + (f' at delta {delta:g}' if delta and epsilon < math.inf else '')
 
 
 def read(path: str, grid: grid_lib.Grid) -> dict[str, Record]:

@@ -21,6 +21,7 @@ from tff_noise.compare import metrics
 from tff_noise.compare import ranks
 from tff_noise.compare import records
 from tff_noise.compare import statistics
+from tff_noise.privacy import rounding
 from tff_noise.report import runs
 
 
@@ -208,7 +209,9 @@ def costs(results: Sequence[Result], method: str, setting: str) -> Costs:
   seconds = float(np.median([record.seconds for record in found]))
   # They differ between seeds where sizes of clients, or what is found, decide who trains.
   up, down = (round(np.mean([getattr(r, name) for r in found])) for name in ('up', 'down'))
-  return Costs(seconds, up, down, first.label_epsilon, first.run_epsilon)
+  # One seed's run may have been continued by other code, which leaves no bound.
+  largest = max(found, key=lambda record: float(record.run_epsilon.partition(' ')[0]))
+  return Costs(seconds, up, down, first.label_epsilon, largest.run_epsilon)
 
 
 class Table(NamedTuple):
@@ -338,7 +341,7 @@ def cost_table(grid: grid_lib.Grid, results: Sequence[Result]) -> Table:
             _megabytes(cost.up),
             _megabytes(cost.down),
             cost.label_epsilon or '–',
-            cost.run_epsilon,
+            _bound(cost.run_epsilon),
         ))
   return Table(
       'Costs',
@@ -347,9 +350,15 @@ def cost_table(grid: grid_lib.Grid, results: Sequence[Result]) -> Table:
       (
           'Seconds: median over rounds and seeds, without evaluation on the test set. Traffic: all '
           'clients, whole run. Label epsilon: of the label channel alone; run epsilon: of all '
-          'releases.',
+          'releases, for the label of one example.',
       ),
   )
+
+
+def _bound(text):
+  """Runs of earlier versions have all digits."""
+  epsilon, space, rest = text.partition(' ')
+  return rounding.up(float(epsilon)) + space + rest
 
 
 def _megabytes(value):

@@ -66,7 +66,8 @@ def _excess(count: np.ndarray, probability: float, threshold: np.ndarray) -> np.
   # E[X; X >= k] = mean P(X >= k) + mean (1 - p) P(X' = k - 1), X' of one trial less: nearly all
   # of the mean cancels before rounding could.
   boundary = stats.binom.pmf(first - 1, np.maximum(count - 1, 0), probability)
-  tail = stats.binom.sf(first - 1, count, probability)
+  with np.errstate(divide='ignore', over='ignore'):  # Far out, where it is 0.
+    tail = stats.binom.sf(first - 1, count, probability)
   value = (mean - threshold) * tail + mean * (1 - probability) * boundary
   return np.where(count > 0, np.maximum(value, 0), 0)
 
