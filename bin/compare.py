@@ -5,7 +5,6 @@ import math
 import os
 import shlex
 import sys
-import textwrap
 import time
 
 from absl import flags
@@ -78,9 +77,7 @@ def _main(argv):
 def _help_text():
   lines = ['Runs a grid of methods, settings and seeds, and tabulates it.', _HELP, '']
   for name in sorted(_FLAGS):
-    flag = _FLAGS[name]
-    lines.append(f'  --{name} [{flag.default_as_str}]')
-    lines += textwrap.wrap(flag.help, 92, initial_indent=' ' * 6, subsequent_indent=' ' * 6)
+    lines += command_line.help_lines(_FLAGS[name])
   return '\n'.join(lines)
 
 

@@ -113,7 +113,7 @@ def _text(name, value):
   if not isinstance(value, str | os.PathLike | numbers.Real):
     raise types.UsageError(
         f'{name} has to be a text or a number, got a {type(value).__name__}: what is written in '
-        'Python is named, as in method="package.module:METHOD"'
+        'Python is named, as in method="package.module:ENTRY"'
     )
   return value
 

@@ -87,6 +87,19 @@ class LoadTest(GridTestCase):
     self.assertEqual(loaded.settings, ('low', 'high'))
     self.assertEqual(loaded.seeds, (3, 4))
 
+  def test_columns_may_differ_at_a_scale(self):
+    self.content['published'] = {'Ours': {'low': [1], 'high': [2]}}
+    self.content['methods'][0]['at'] = {'low': {'learning_rate': 0.25}}
+    self.content['scales']['reduced']['settings'] = {'low': None, 'high': {'noise_rate': 0.7}}
+    loaded = self.load()
+    self.assertEqual(loaded.settings, ('high',))
+    self.assertEqual(loaded.published, {('Ours', 'high'): (2, None)})
+    self.assertEqual({c.config.noise_rate for c in loaded.cells}, {0.7})
+    self.content['scales']['reduced']['settings'] = {'mid': {}}
+    self.assert_refused("scales: no setting 'mid'; settings: low, high")
+    self.content['scales']['reduced']['settings'] = {'low': None, 'high': None}
+    self.assert_refused('scales: reduced: it leaves no settings')
+
   def test_a_cells_arguments_are_those_of_its_run(self):
     # Read once for all seeds here, and by each run for itself.
     for cell in self.load(extra=('--client_dp_clip=0.5', '--client_dp_noise=1')).cells:
@@ -255,8 +268,8 @@ class MistakeTest(GridTestCase):
       ({'metric': 'rounds_to_accuracy'}, "rounds_to_accuracy:PERCENT; got 'rounds_to_accuracy'"),
       ({'baseline': 'FedAv'}, "baseline 'FedAv' is no method of it; methods: FedAvg, Ours"),
       ({'scales': {}}, 'scales must name at least one'),
-      ({'scales': {'reduced': None}}, 'scales: reduced: expected seeds, flags, methods, got None'),
-      ({'scales': {'reduced': {'metods': {}}}}, 'expected seeds, flags, methods, got .*metods'),
+      ({'scales': {'reduced': None}}, 'reduced: expected seeds, flags, methods, settings, got N'),
+      ({'scales': {'reduced': {'metods': {}}}}, 'flags, methods, settings, got .*metods'),
       ({'scales': {'reduced': {'seeds': 3}}}, 'seeds must be whole numbers, at least one, got 3'),
       ({'scales': {'reduced': {'flags': ['rounds']}}}, 'reduced: flags must be name: value'),
       ({'scales': {'reduced': {'seeds': [1], 'methods': ['Ours']}}}, 'methods must be flags by'),

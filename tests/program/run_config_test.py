@@ -104,7 +104,7 @@ _NAN, _INF = float('nan'), float('inf')
 _INVALID = {
     'method': (
         ['', 'sgd', 'FedAvg'],
-        'one of ' + ', '.join(catalog.ALGORITHMS) + '; or package.module:METHOD of your own',
+        'one of ' + ', '.join(catalog.ALGORITHMS) + '; or package.module:ENTRY of your own',
     ),
     'base': (['sgd', 'clipfl'], 'one of ' + ', '.join(optimizers.OPTIMIZERS)),
     'dataset': (

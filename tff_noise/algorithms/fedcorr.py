@@ -39,7 +39,7 @@ def build(task: task_lib.Task, params: fedcorr_params.FedCorrParams) -> algorith
   stages = stage_lengths(task, params, len(plan))
   if plan:
     _check_neighbours(task, params)
-    _check_guard(plan[-1].iteration + 1, params)
+    _check_guard(plan[-1].iteration + 1, task, params)
   c = fedcorr_clients.build(task, params, smallest=min((len(v.cohort) for v in plan), default=2))
 
   def round_(state, clients):
@@ -186,10 +186,11 @@ def stage_lengths(
   finetune = task.stages.get('finetune', round(_FINETUNE_SHARE * left))
   usual = task.stages.get('usual', left - round(_FINETUNE_SHARE * left))
   if min(finetune, usual) < 0 or finetune + usual == 0:
+    fewer = 'of --stages=preprocess' if 'preprocess' in task.stages else '--param=iterations'
     raise types.UsageError(
         f'--rounds={task.rounds} leaves nothing after {iterations} iterations over '
         f'{task.num_clients} clients, which cost as much as {cost} rounds: use more '
-        '--rounds, fewer --param=iterations, or set --stages'
+        f'--rounds, fewer {fewer}, or set --stages'
     )
   return {'preprocess': preprocess, 'finetune': finetune, 'usual': usual}
 
@@ -267,11 +268,12 @@ def _check_neighbours(task, params):
     )
 
 
-def _check_guard(iterations, params):
+def _check_guard(iterations, task, params):
   if params.split_guard and iterations < 2:
+    more = '--stages=preprocess:2,...' if 'preprocess' in task.stages else '--param=iterations=2'
     raise types.UsageError(
         '--param=split_guard=true asks whether iterations agree, and there is one: use '
-        '--param=iterations=2 or more, or leave it out'
+        f'{more} or more, or leave it out'
     )
 
 

@@ -25,7 +25,7 @@ _ALWAYS = ('best_test_accuracy', 'last10_test_accuracy')
 _KEYS = ('title', 'source', 'metric', 'baseline', 'scales', 'settings', 'methods', 'published')
 # Of a paper's table.
 _PUBLISHED = {'source': '', 'published': {}}
-_SCALE_KEYS = ('seeds', 'flags', 'methods')
+_SCALE_KEYS = ('seeds', 'flags', 'methods', 'settings')
 _PARAMETERS = frozenset({'param', 'base_param'})
 # What the grid itself decides, or what would put two cells under one name.
 _RESERVED = (
@@ -117,9 +117,9 @@ def load(
 ) -> Grid:
   """Reads a grid file.
 
-  A scale has `flags` of all its cells, `seeds`, and, where rows differ there, `methods`: flags by
-  the row's name, null for a row that is not there. A row's `at` has flags by a setting's name,
-  which stand in place of all others of their names there.
+  A scale has `flags` of all its cells, `seeds`, and, where rows or columns differ there, `methods`
+  and `settings`: flags by the name, null for one that is not there. A row's `at` has flags by a
+  setting's name, which stand in place of all others of their names there.
 
   Args:
     path: The file, YAML.
@@ -142,7 +142,8 @@ def load(
   try:
     grid = _from_content(content, scale, seeds, extra, root_dir)
     for column in _parts(content['settings'], 'settings'):
-      _check_part_read(column, [cell for cell in grid.cells if cell.setting == column.name])
+      if column.name in grid.settings:
+        _check_part_read(column, [cell for cell in grid.cells if cell.setting == column.name])
     return grid
   except types.UsageError as error:
     raise types.UsageError(f'grid {path}: {error}') from error
@@ -276,15 +277,19 @@ def _from_content(content, scale, seeds, extra, root_dir):
   )
   seeds = tuple(seeds)
   _require(len(set(seeds)) == len(seeds), f'a seed is given twice: {list(seeds)}')
-  settings = _parts(content['settings'], 'settings')
-  rows = _parts(content['methods'], 'methods', [p.name for p in settings])
-  methods = _at_scale(rows, chosen.get('methods') or {})
+  parts = _parts(content['settings'], 'settings')
+  rows = _parts(content['methods'], 'methods', [p.name for p in parts])
+  settings = _at_scale(parts, 'setting', chosen.get('settings') or {})
+  methods = _at_scale(rows, 'method', chosen.get('methods') or {})
+  _require(settings and methods, f'scales: {scale}: it leaves no settings, or no methods')
   names, columns = [p.name for p in methods], [p.name for p in settings]
   baseline = str(content['baseline'])
   _require(
       baseline in names, f'baseline {baseline!r} is no method of it; methods: {", ".join(names)}'
   )
-  published = _published(content['published'] or {}, [p.name for p in rows], columns)
+  published = _published(
+      content['published'] or {}, [p.name for p in rows], [p.name for p in parts]
+  )
   cells = tuple(
       cell
       for setting in settings
@@ -305,7 +310,10 @@ def _from_content(content, scale, seeds, extra, root_dir):
       settings=tuple(columns),
       seeds=seeds,
       cells=cells,
-      published={key: value for key, value in published.items() if key[0] in names},
+      published={
+          (row, column): value for (row, column), value in published.items()
+          if row in names and column in columns
+      },
   )
 
 
@@ -362,13 +370,13 @@ def _is_flags(flags):
   return all(isinstance(value, str | int | float) for value in values)
 
 
-def _at_scale(methods, changes):
-  """What a row has at this scale alone wins over what it has at all; null: it is not there."""
-  names = [part.name for part in methods]
-  _require(isinstance(changes, dict), f'scales: methods must be flags by name, got {changes!r}')
+def _at_scale(parts, kind, changes):
+  """What a part has at this scale alone wins over what it has at all; null: it is not there."""
+  names = [part.name for part in parts]
+  _require(isinstance(changes, dict), f'scales: {kind}s must be flags by name, got {changes!r}')
   changes = _by_text(changes)
   for name, flags in changes.items():
-    _require(name in names, f'scales: no method {name!r}; methods: {", ".join(names)}')
+    _require(name in names, f'scales: no {kind} {name!r}; {kind}s: {", ".join(names)}')
     _require(
         flags is None or _is_flags(flags),
         f'scales: {name}: expected flags, or null to leave it out, got {flags!r}',
@@ -378,7 +386,7 @@ def _at_scale(methods, changes):
           flags={**part.flags, **changes.get(part.name, {})},
           at={name: _changed_at(at, changes.get(part.name, {})) for name, at in part.at.items()},
       )
-      for part in methods
+      for part in parts
       if changes.get(part.name, {}) is not None
   )
 

@@ -312,7 +312,7 @@ def _draw_flips(k, rates, shares, draws):
 
 
 def _client_uniform(spec, examples, rng):
-  """FedCorr, section 5.1: some clients label a share mu ~ Unif(tau, 1) of theirs at random.
+  """FedCorr, section 3.1: some clients label a share mu ~ Unif(tau, 1) of theirs at random.
 
   A client is noisy with probability rho. The new label is uniform over all K classes, the true one
   included: a label changes with probability `mu (K - 1) / K`. The public code has the new label

@@ -154,7 +154,7 @@ def _dirichlet(spec, examples, rng):
 def draw_bernoulli_owners(
     num_clients: int, num_classes: int, p: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-  """Draws FedCorr's Phi (section 5.1): which client holds which class.
+  """Draws FedCorr's Phi (section 3.1): which client holds which class.
 
   `Phi_ij ~ Bernoulli(p)`, and the public code draws a row without any class again. Here a row
   starts with its first class, drawn from the geometric law cut off at K, which ends for every p.
@@ -183,7 +183,7 @@ def draw_bernoulli_owners(
 
 
 def _bernoulli_dirichlet(spec, examples, rng):
-  """FedCorr, section 5.1: each example of class j goes to an owner drawn from q_j ~ Dir(alpha)."""
+  """FedCorr, section 3.1: each example of class j goes to an owner drawn from q_j ~ Dir(alpha)."""
   owners, notes = draw_bernoulli_owners(examples.num_clients, examples.num_classes, spec.p, rng)
 
   def draw_sizes(total, m):
@@ -317,7 +317,7 @@ def _count_clients(natural, n):
   if natural is None:
     raise types.UsageError(
         '--partition=natural needs data that say who holds what: --dataset=npz with a client array '
-        '(one number for each example, from 0); use another partition otherwise'
+        '(an integer or a text for each example); use another partition otherwise'
     )
   if natural.shape != (n,) or natural.dtype.kind not in 'iu' or (n and natural.min() < 0):
     raise types.UsageError(

@@ -151,7 +151,7 @@ def build(dataset: types.Dataset, spec: SceneSpec, seed: int) -> Scene:
   """Draws the server's part, labels and owners.
 
   The order is fixed: the open-set partitions split *noisy* labels (FedDPCont, section 3.3), so
-  noise comes first; the others split clean labels, and noise comes after (FedCorr, section 5.1).
+  noise comes first; the others split clean labels, and noise comes after (FedCorr, section 3.1).
 
   Raises:
     types.UsageError: If the data set, the partition and the noise do not fit together.

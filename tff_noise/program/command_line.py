@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 
 from absl import flags
@@ -93,6 +94,21 @@ def _refused(error):
   if isinstance(error, UnicodeDecodeError):
     return f'--flagfile is no text ({text}); it has a flag on each line'
   return text
+
+
+# What absl appends to the help of a flag that may be given several times.
+_REPEATED = ';\n    repeat this option to specify a list of values'
+
+
+def help_lines(flag: flags.Flag) -> list[str]:
+  """Returns what `--help` says of a flag: its name, default and meaning."""
+  default = '' if flag.default in (None, [], '') else f' [{flag.default_as_str}]'
+  text, *repeated = flag.help.split(_REPEATED)
+  text += ' It may be given several times.' if repeated else ''
+  return [
+      f'  --{flag.name}{default}',
+      *textwrap.wrap(text, 92, initial_indent=' ' * 6, subsequent_indent=' ' * 6),
+  ]
 
 
 def as_called(text: str) -> str:

@@ -167,8 +167,10 @@ def _check_client_bytes(config, dataset, scene):
   if size > types.MAX_PIXEL_BYTES:
     fixed = config.centralised or config.scene or config.partition == 'natural'
     fewer = 'a smaller --subset' if fixed else 'more --clients'
+    fewer = 'another scene, drawn with a smaller --subset' if config.scene else fewer
     raise types.UsageError(
         f'client {largest} would hold {size / 2**20:.0f} MiB of pixels, TFF carries at most '
         f'100 MiB for a client: use {fewer}, or give the images as files '
-        '(--dataset=image_folder), which are read where the client computes'
+        '(--dataset=image_folder, of 224 pixels a side but for --image_size), which are read where '
+        'the client computes'
     )

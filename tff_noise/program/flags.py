@@ -79,7 +79,7 @@ def _define_all():
       ('Data', integer, 'public_examples', 5000, 'How many of its images, at most.'),
       ('Data', integer, 'clients', 20, 'Number of clients.'),
       ('Data', text, 'partition', 'openset_uniform',
-       'Who holds what: iid; bernoulli_dirichlet (FedCorr, 5.1); dirichlet; openset_uniform, '
+       'Who holds what: iid; bernoulli_dirichlet (FedCorr, 3.1); dirichlet; openset_uniform, '
        'openset_dirichlet (FedDPCont, 3.3); natural (the data have a client column).'),
       ('Data', real, 'partition_p', 0.7,
        'p, probability that a client holds a class, in (0, 1]; bernoulli_dirichlet.'),
@@ -229,7 +229,8 @@ def _define_all():
        'quiet: no progress; info: a bar, or a line now and then; debug: a line for each round, '
        'and what TensorFlow and TFF tell.'),
       ('Run', integer, 'eval_every', 1,
-       'Rounds between evaluations on the test set, and on the validation set where there is one.'),
+       'Rounds of a stage between evaluations on the test set, and on the validation set where '
+       'there is one; a stage ends with one. Of FedCorr\'s pre-processing, iterations.'),
       ('Run', integer, 'checkpoint_every', 5, 'Rounds between checkpoints.'),
       ('Run', text, 'metrics_hook', None,
        'package.module:function of your own, from the run\'s directory and flags to what is called '
@@ -376,10 +377,6 @@ def _overridden(assignments):
   return [text for text in assignments if text not in _last_of_each(assignments)]
 
 
-# What absl appends to the help of a flag that may be.
-_REPEATED = ';\n    repeat this option to specify a list of values'
-
-
 def help_text() -> str:
   """Returns the text of `--help`."""
   lines = [
@@ -392,12 +389,7 @@ def help_text() -> str:
   for group, names in _GROUPS.items():
     lines += ['', f'{group}:']
     for name in names:
-      flag = _FLAGS[name]
-      default = '' if flag.default in (None, [], '') else f' [{flag.default_as_str}]'
-      lines.append(f'  --{name}{default}')
-      help_, *repeated = flag.help.split(_REPEATED)
-      help_ += ' It may be given several times.' if repeated else ''
-      lines += textwrap.wrap(help_, 92, initial_indent=' ' * 6, subsequent_indent=' ' * 6)
+      lines += command_line.help_lines(_FLAGS[name])
   return '\n'.join(lines)
 
 

@@ -32,7 +32,7 @@ TEMPERATURE_READINGS = ('divide', 'rescale')
 AGGREGATIONS = ('mean', 'secure_sum')
 # What else they may be.
 _OWN = {
-    'method': '; or package.module:METHOD of your own',
+    'method': '; or package.module:ENTRY of your own',
     'model': '; or package.module:function of your own',
     'aggregation': (
         "; or package.module:function of your own or of TFF's, "

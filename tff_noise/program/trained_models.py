@@ -28,8 +28,8 @@ from tff_noise.program import run_directory
 _WHY_NOT = {
     model_files.FINAL: 'it is written when a run ends; once removed, it takes the run anew '
     '(--overwrite)',
-    model_files.BEST: 'it is written where there is a validation set (--validation_fraction, or '
-    '--client_validation_fraction)',
+    model_files.BEST: 'it is written where there is a validation set (--validation_fraction, '
+    '--validation_dir or --client_validation_fraction)',
 }
 
 
