@@ -339,6 +339,18 @@ class RunTest(federated_test_case.FederatedTestCase):
     )
     return before, after, opened
 
+  def test_who_has_left_takes_the_place_of_nobody_that_is_pruned(self):
+    federation, task = _federation(), _task_on(None)
+    there = availability.always(len(_SIZES))
+    there.leaves[:4] = 5  # The first round of the last phase.
+    task = task._replace(availability=there)
+    algorithm = clipfl.build(task, _params())
+    found = runs.states(algorithm, task, federation)[5].records
+    # Half of those that go on, whatever the scores of the others are.
+    expected = candidacy.prune(found['candidacies'][4:] * 1.0, 0.5, 3)
+    np.testing.assert_array_equal(found['pruned'], [*np.zeros(4, bool), *expected])
+    self.assertEqual(expected.sum(), 2)
+
   def test_server_optimizer_survives_the_change_of_phase(self):
     before, after, _ = self._prune('fedadam')
     moments = before.state.optimizers['fedadam']

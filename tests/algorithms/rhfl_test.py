@@ -154,20 +154,23 @@ def _models(algorithm, task, federation):
 class _InNumPy:
   """Linear models of clients, trained on full batches."""
 
-  def __init__(self, federation, p: _Params, learning_rate=0.05, epochs=2):
+  def __init__(self, federation, p: _Params, learning_rate=0.05, epochs=2, temperature=1.0):
     self.clients, self.p = federation.clients, p
+    # Of linear models that is what divides their logits.
+    self.x = [c.x.astype(float) / temperature for c in self.clients]
+    self.public = _PUBLIC / temperature
     self.learning_rate, self.epochs = learning_rate, epochs
     self.w = [np.zeros((2, 2)) for _ in self.clients]
     self.last = [None] * len(self.clients)
 
   def _loss(self, k):
-    x, y = self.clients[k].x.astype(float), self.clients[k].y
+    x, y = self.x[k], self.clients[k].y
     of_label = _softmax(x @ self.w[k])[np.arange(len(y)), y]
     each = -self.p.forward * np.log(of_label) - self.p.reverse * _LOG_ZERO * (1 - of_label)
     return each.mean()
 
   def train(self, k, epochs):
-    x, y = self.clients[k].x.astype(float), self.clients[k].y
+    x, y = self.x[k], self.clients[k].y
     for _ in range(epochs):
       p = _softmax(x @ self.w[k])
       one = np.eye(2)[y]
@@ -181,14 +184,14 @@ class _InNumPy:
     q = np.array([0 if a is None else (a - b) / b for a, b in zip(self.last, now, strict=True)])
     u = np.exp(1 / (n - 1) + self.p.beta * (q / q.sum() if q.sum() else q))
     v = u / u.sum()
-    outputs = [_softmax(_PUBLIC @ w) for w in self.w]  # p_j, all of the round's start.
+    outputs = [_softmax(self.public @ w) for w in self.w]  # p_j, all of the round's start.
     for k in range(n):
       m = s = 0
       for t in range(1, self.p.public_epochs + 1):
         # One batch: the gradient of sum_{j != k} v_j KL(p_j || p) as it is written.
-        p = _softmax(_PUBLIC @ self.w[k])
+        p = _softmax(self.public @ self.w[k])
         gradient = sum(
-            v[j] * _PUBLIC.T @ (p - outputs[j]) / len(_PUBLIC) for j in range(n) if j != k
+            v[j] * self.public.T @ (p - outputs[j]) / len(_PUBLIC) for j in range(n) if j != k
         )
         step = gradient / (np.abs(gradient) + 1e-8)
         if self.p.adam == 'kept':
@@ -223,6 +226,15 @@ class RunTest(federated_test_case.FederatedTestCase):
     found, _ = _models(_build(task, **params), task, federation)
     for models, expected in zip(found, _InNumPy(federation, p).run(4), strict=True):
       np.testing.assert_allclose(models, expected, atol=1e-5)
+
+  def test_a_temperature_is_of_predictions_too(self):
+    federation = toy.two_corners([5, 7, 4, 9])
+    p = {'pretrain_epochs': 3, 'public_epochs': 4, 'public_learning_rate': 0.05, 'adam': 'kept'}
+    loss = types.CrossEntropy(temperature=3.0)
+    task = _task(federation, training=types.LocalTraining(2, 100, 0.05, loss=loss))
+    found, _ = _models(_build(task, **p), task, federation)
+    expected = _InNumPy(federation, _Params(**p), temperature=3.0).run(4)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
   def test_models_differ_and_come_closer_on_public_images(self):
     federation = toy.two_corners([5, 7, 4])

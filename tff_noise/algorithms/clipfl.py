@@ -4,7 +4,8 @@ Three phases (section 4):
 
 1. identify: the server compares the local models of the round's clients, averages the best m and
    counts one more candidacy for each of the others.
-2. prune, once: the share p of all clients with the highest scores is left out from here on.
+2. prune, once: the share p of all clients with the highest scores is left out from here on; who
+   left before it (--arrivals) is none of them.
 3. train: the federated optimizer on the rest, of whom the same share takes part in a round.
 
 The paper compares accuracies on a clean set at the server. Without one, `selector=agreement` asks
@@ -79,13 +80,17 @@ def build(task: task_lib.Task, params: parameters.ClipFLParams) -> algorithm.Alg
     return state.record(candidacies=candidacies, participations=participations)
 
   def prune(state, clients):
-    pruned = candidacy.prune(_scores(state.records, params), params.prune, task.seed)
+    # Of who has left none can be left out; who comes later can, with the scores of the others.
+    stays = task.staying(state.round_num + 1)
+    pruned = np.zeros(task.num_clients, bool)
+    scores = _scores(state.records, params)[stays]
+    pruned[stays] = candidacy.prune(scores, params.prune, task.seed)
     clients.forget(np.flatnonzero(pruned), *train.optimizer.client.own)
     if restriction is not None and pruned.any():
       rest = np.intersect1d(np.flatnonzero(~pruned), clients.present)
       if len(rest):
         # Who comes later goes on too, and keeps nothing yet.
-        goes_on = ~pruned & task.staying(state.round_num + 1)
+        goes_on = ~pruned & stays
         examples = task.client_sizes[goes_on].sum()
         share = np.float32(task.client_sizes[rest].sum() / examples)
         mean = [kept * share for kept in clients.run(restrict[0], state, rest).mean]

@@ -41,6 +41,8 @@ the mean accuracy is over all clients, whether they are there or not.
 Several architectures (`--param=architectures=cnn+mlp`) are dealt out in turn, client k gets the
 (k mod G)-th. Those of one are summed apart, so an architecture needs two clients or more of a
 round to take part in it. Each client stores room for one model of every architecture.
+
+--temperature divides the logits of what clients exchange and learn as those of their own loss.
 """
 
 from collections.abc import Mapping
@@ -282,14 +284,14 @@ def _group(task, p, model, members, suffix):
     )
 
   alone = task.training._replace(epochs=p.pretrain_epochs)
-  shape = (len(task.public), task.num_classes)
+  shape, tau = (len(task.public), task.num_classes), task.training.loss.temperature
   return _Group(
       own, model, members,
       pretrain=compose('training alone', _train(p, own, task.training), training=alone),
       compare=compose('comparing losses', _compare(p, task.training)),
-      predict=compose('predicting public images', _predict(p, shape), public=task.public),
+      predict=compose('predicting public images', _predict(p, shape, tau), public=task.public),
       learn=compose(
-          'learning from predictions', _learn(p, own, shape), training=_public_training(p),
+          'learning from predictions', _learn(p, own, shape, tau), training=_public_training(p),
           public=task.public,
       ),
       train=compose('training', _train(p, own, task.training), training=task.training),
@@ -353,11 +355,11 @@ def _received(shape: tuple[int, int] | None = None) -> Mapping[str, np.ndarray]:
   return {**first, _OUTPUTS: np.zeros(shape, np.float32), _WEIGHTS: np.float32(0)}
 
 
-def _predict(p, shape):
+def _predict(p, shape, tau):
   """`u_k p_k` and u_k; nothing of a model whose predictions are not numbers."""
 
   def final(result):
-    outputs = tf.nn.softmax(result.client.predict())  # p_k
+    outputs = tf.nn.softmax(result.client.predict() / tau)  # p_k
     usable = tf.reduce_all(tf.math.is_finite(outputs))
     u = tf.where(usable, _confidence_of(result.client, p), 0.0)
     return program.Sent(
@@ -388,13 +390,13 @@ def _public_training(p):
   )
 
 
-def _learn(p, own, shape):
+def _learn(p, own, shape, tau):
   """Steps on `V KL(pbar || p_k)`."""
 
   def columns(client):
     received = client.received
     targets, share = of_others(
-        received[_OUTPUTS], received[_WEIGHTS], tf.nn.softmax(client.predict()),
+        received[_OUTPUTS], received[_WEIGHTS], tf.nn.softmax(client.predict() / tau),
         _confidence_of(client, p),
     )
     return program.Columns({'targets': targets, 'share': tf.fill([shape[0]], share)})
@@ -403,7 +405,7 @@ def _learn(p, own, shape):
     return [g / (tf.abs(g) + _ADAM_EPSILON) for g in s.gradients], s.carry
 
   return program.ClientProgram(
-      loss=lambda s: s.columns['share'][0] * divergence(s.columns['targets'], s.logits),
+      loss=lambda s: s.columns['share'][0] * divergence(s.columns['targets'], s.logits / tau),
       columns=columns,
       step=None if p.adam == 'kept' else first_adam_step,
       final=lambda result: program.Sent(own={own: _to_keep(result.weights)}),
