@@ -27,6 +27,10 @@ from tff_noise.privacy import mechanism as mechanism_lib
 
 # Points of the profile of one release that is composed.
 _GRID = 200
+# Numbers of uniform reports that one of them stands for: up to so many times as many, and of more
+# than so many stretches the last for all.
+_STRETCH = 1.08
+_STRETCHES = 24
 
 _Profile = Callable[[float], float]
 
@@ -81,18 +85,44 @@ def _blanket(
   the number of uniform reports, the replaced label's included, and h0, h1 how many of them are the
   old and the new label:
   delta(e) = E[K / m ((a - b) (h0 - e^e h1) + b m (1 - e^e))_+].
-  The mean of m exchangeable terms is closer to its expectation the larger m, so the m that is
-  exceeded with probability 1 - `tail` stands for all larger ones.
+  The mean of m exchangeable terms is closer to its expectation the larger m, so the smallest m of a
+  stretch stands for all of it; the m of the first is exceeded with probability 1 - `tail`.
   """
-  num_classes = mechanism.num_classes
-  gap = (mechanism.keep - mechanism.other) / 2**62
-  uniform = num_classes * mechanism.other_probability
+  uniform = mechanism.num_classes * mechanism.other_probability
   others = 0
   if num_labels > 1:
     with np.errstate(divide='ignore'):  # From a tail of 1e-300 on.
       others = max(0, int(stats.binom.ppf(tail, num_labels - 1, uniform)))
   fewer = float(stats.binom.cdf(others - 1, num_labels - 1, uniform)) if others > 0 else 0.0
-  size = others + 1
+  firsts = _stretches(others, num_labels - 1)
+  # Where they are less likely than they are said to be, more is left to the stretches before.
+  least_likely = stats.binom.sf(np.array(firsts[1:]) - 1, num_labels - 1, uniform)
+  reached = np.array([1.0, *least_likely * (1 - accountant.SLACK), 0.0])
+  parts = [
+      (chance, _of_uniform_reports(mechanism, first + 1, tail))
+      for first, chance in zip(firsts, reached[:-1] - reached[1:], strict=True) if chance > 0
+  ]
+
+  def profile(epsilon: float) -> float:
+    return sum(chance * part(epsilon) for chance, part in parts) * (1 + accountant.SLACK)
+
+  return profile, fewer * (1 + accountant.SLACK)
+
+
+def _stretches(least: int, most: int) -> list[int]:
+  """Returns with which numbers the stretches from `least` to `most` begin."""
+  firsts = [least]
+  while len(firsts) < _STRETCHES and firsts[-1] < most:
+    firsts.append(min(most, max(firsts[-1] + 1, int(firsts[-1] * _STRETCH))))
+  return firsts
+
+
+def _of_uniform_reports(
+    mechanism: mechanism_lib.RandomizedResponse, size: int, tail: float
+) -> _Profile:
+  """Returns the profile where m, the number of uniform reports, is `size`, see `_blanket`."""
+  num_classes = mechanism.num_classes
+  gap = (mechanism.keep - mechanism.other) / 2**62
   new = _window(size, 1 / num_classes, _negligible(tail))
   # The sum over what lies outside the window is at most K (a - b) times its probability.
   missing = 2 * num_classes * gap * _negligible(tail)
@@ -105,7 +135,7 @@ def _blanket(
     total = num_classes * gap / size * float(weights @ old)
     return missing + total * (1 + accountant.SLACK)
 
-  return profile, fewer * (1 + accountant.SLACK)
+  return profile
 
 
 def _third_class(
