@@ -105,7 +105,7 @@ class CentralTest(parameterized.TestCase):
     bounds = amplification.central_epsilon(table, num_labels, 1e-6)
     np.testing.assert_allclose(bounds.lower, lower, rtol=0, atol=0.6e-6)
     looser = amplification.central_epsilon(table, num_labels, 1e-5)
-    # There one number of uniform reports stands for all larger ones: the fewer, the more that costs.
+    # There one number of uniform reports stands for all larger ones: few of them cost much.
     for found, printed in ((bounds.upper, upper), (looser.upper, upper_5)):
       self.assertLess(found, printed + 0.6e-6)
       self.assertGreater(found, printed * (1 - 1.2 / math.sqrt(num_labels)) - 0.6e-6)
