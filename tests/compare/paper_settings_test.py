@@ -82,8 +82,8 @@ _FORGET = {
     for noise in ('symmetric', 'random') for rate in (0.2, 0.4, 0.6, 0.8)
 }
 
-# FedDPCont, section 5.1: LC after round 150, with counts above 95 %; T-revision's phases end with
-# rounds 20, 160 and 300.
+# FedDPCont, sections 9.2 and 9.4: LC after round 150, with counts above 95 %; T-revision's phases
+# end with rounds 20, 160 and 300.
 _CORRECTION = {
     'stages': {'train': 150, 'correct': 150},
     'params': {

@@ -7,9 +7,9 @@
 2. Training (algorithm 2): the local loss is `l(f(x), y) - beta * l(f(x), y')` with y' drawn from
    p_hat, fresh for each example and epoch, as line 13 has it.
 
-E (line 10 of algorithm 2: "E local steps" on the whole client; section 5.1: "local epochs") is
-epochs over mini-batches here, --local_epochs; line 10 to the letter is --batch_size of at least the
-largest client, where an epoch is one step.
+E (line 11 of algorithm 2 repeats a step on the whole client so often; "local updating iterations"
+there and in section 5.1) is epochs over mini-batches here, --local_epochs; the letter is
+--batch_size of at least the largest client, where an epoch is one step.
 
 Where the paper errs or is silent: line 18 of algorithm 2 has the wrong sign and no weights, FedAvg
 as in section 3.1 is meant; at beta = 1 the literal loss is linear in the logits and unbounded

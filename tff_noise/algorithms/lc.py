@@ -5,7 +5,7 @@ With `T[i, j] = P(noisy label j | true class i)` the loss of the noisy labels is
   forward: `l_F(z, y) = -log (T^T p)_y`
   backward: `l_B(z, y) = sum_j (T^-1)[y, j] (-log p_j)`
 
-FedDPCont's comparison (its section 5.1 and figure 3) is the default: FedAvg for half of the rounds
+FedDPCont's comparison (its appendix, section 9.2) is the default: FedAvg for half of the rounds
 (stage `train`); then every client counts, with the global model, how often it predicts i with more
 than 95 % where the label is j, and divides rows by their sums; from then on (stage `correct`)
 clients train by the forward loss with their own T. Nothing but FedAvg's updates leaves a client.

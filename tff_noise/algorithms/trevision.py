@@ -8,10 +8,10 @@ With `T[i, j] = P(noisy label j | true class i)`, three stages:
   `revise`: T + dT in place of T, dT = 0 at first; the same reweighted loss, now over w and dT, and
     beta has a gradient: `d l / d dT[i, y] = -p_i p_y / (T^T p)_y^2 CE`
 
-FedDPCont, which compares with it, has 20, 140 and 140 of its 300 rounds and forward correction in
-the second; these shares and that loss are the default. What is not said there: T comes from the
-global model of that round on the client's images as they are, each client has a T of its own, and
-dT is the client's own too (`revision=averaged`: summed with those of the other clients of the
+FedDPCont, which compares with it (section 9.4), has 20, 140 and 140 of its 300 rounds, a T of each
+client and forward correction in the second; these shares and that loss are the default. What is not
+said there: T comes from the global model of that round on the client's images as they are, and dT
+is the client's own too (`revision=averaged`: summed with those of the other clients of the
 round, the mean goes to all). A client that is not there when T is estimated goes on with the
 identity, for which beta is 1.
 

@@ -15,7 +15,7 @@ _QUANTILE = 0.97
 def confident_counts(p: tf.Tensor, labels: tf.Tensor, confidence: float) -> tf.Tensor:
   """Returns int32 `[K, K]`, `C[i, j] = #{x: max p > confidence, argmax p = i, y = j}`.
 
-  FedDPCont's, section 5.1: confident predictions are taken for true classes.
+  FedDPCont's, section 9.2: confident predictions are taken for true classes.
 
   Args:
     p: float32 `[n, K]`, probabilities.
