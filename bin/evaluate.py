@@ -61,8 +61,11 @@ def _main(argv):
     print(command_line.as_called(_HELP))
     return 0
   _check(values)
+  from tff_noise.program import run_directory
   from tff_noise.report import runs
 
+  if values.out_dir:
+    run_directory.require_no_run(values.out_dir)
   run = runs.read_run(values.run_dir)
   if not run.finished:
     raise types.UsageError(f'{run.path} is not finished: its command, given again, continues it')

@@ -62,6 +62,7 @@ def _write(config, folder, also):
   from tff_noise.program import notices
   from tff_noise.program import run_directory
 
+  run_directory.require_no_run(folder)
   dataset = data.load_dataset(config)
   scene = data.load_scene(config, dataset, None)
   for note in notices.of(config, dataset):

@@ -65,6 +65,9 @@ class Dataset(NamedTuple):
     validation: A clean set at the server that is not part of the training data; or None.
     public: Images that the server and all clients know, as `train_x`, without labels; or None.
     largest_pixel: Of the scale that raw pixels are on; files of images have 255.
+    train_rows: int64 `[n]`, where each training example lies among those that the files have; None
+      where they are all, in order.
+    test_rows: int64 `[m]`, likewise.
   """
 
   name: str
@@ -84,6 +87,8 @@ class Dataset(NamedTuple):
   validation: Examples | None = None
   public: np.ndarray | None = None
   largest_pixel: int = 255
+  train_rows: np.ndarray | None = None
+  test_rows: np.ndarray | None = None
 
   def without_examples(self) -> Dataset:
     """Returns what kind of images and classes these are, and none of them."""
@@ -91,7 +96,7 @@ class Dataset(NamedTuple):
     y = np.zeros(0, np.int32)
     return self._replace(
         train_x=x, train_y=y, test_x=x, test_y=y, human_y=None, client=None, validation=None,
-        public=None,
+        public=None, train_rows=None, test_rows=None,
     )
 
 

@@ -59,7 +59,7 @@ class EvaluateTest(absltest.TestCase):
     with open(path, encoding='utf-8') as file:
       text = file.read()
     self.assertIn(f'client ward {np.argmin(found.by_client)}<', text)
-    self.assertIn(f'{len(found.labels)} examples of the test set<', text)
+    self.assertIn(f'{len(found.labels)} predictions on the test set<', text)
     self.assertIn('mean of the accuracy by class on the test set, weighted', text)
     best = evaluation.evaluate(run, 'best_validation', examples.Source('validation'))
     self.assertAlmostEqual(
@@ -249,6 +249,7 @@ class EvaluateTest(absltest.TestCase):
         [f'--run_dir={_run().path}', '--dataset=cifar'],
         [], ['--run_dir=/nowhere'], [f'--run_dir={_run().path}', '--on=test', '--images=d'],
         [f'--run_dir={_run().path}', '--data_dir=d'], [f'--run_dir={_run().path}', '--images=/x'],
+        [f'--run_dir={_run().path}', f'--out_dir={_run().path}'],
     ):
       self.assertEqual(evaluate.main(['evaluate', *arguments]), 2)
 

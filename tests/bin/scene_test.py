@@ -194,6 +194,16 @@ class MistakeTest(SceneTestCase):
     self.assertIn(message, err)
     self.assertEmpty(os.listdir(self.folder))
 
+  def test_the_scene_of_a_run_is_not_replaced(self):
+    run = os.path.join(self.folder, 'run')
+    os.mkdir(run)
+    with open(os.path.join(run, 'config.json'), 'w', encoding='utf-8'):
+      pass
+    status, _, err = self.run_scene(f'--out_dir={run}')
+    self.assertEqual(status, 2, err)
+    self.assertIn('is the folder of a run, whose files would be lost: name another', err)
+    self.assertEqual(os.listdir(run), ['config.json'])
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -57,6 +57,11 @@ class AdaptersTest(parameterized.TestCase):
     np.testing.assert_array_equal(dataset.client, [0, 0, 0, 1, 1, 1])
     self.assertEqual(dataset.client_names, ())
 
+  def test_labels_in_a_row_of_their_own(self):
+    dataset = self._load([[(np.zeros(2), [c]) for c in (1, 0)] for _ in range(2)],
+                         test=[(np.zeros(2), np.array([1]))])
+    self.assertEqual((dataset.train_y.tolist(), dataset.test_y.tolist()), ([1, 0, 1, 0], [1]))
+
   def test_ids_of_client_data_are_checked_as_names_are(self):
     for ids, message in (
         (('1', 1), "found '1', 1"), (('b', 'a', 'b'), "two clients are named 'b'")

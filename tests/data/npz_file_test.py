@@ -50,6 +50,16 @@ class _Test(parameterized.TestCase):
 
 class ContentTest(_Test):
 
+  def test_where_examples_lie_in_the_file(self):
+    arrays = _without_test(client=np.arange(_N) // 2)
+    dataset = self.load(arrays)
+    np.testing.assert_array_equal(dataset.train_x, arrays['x'][dataset.train_rows])
+    np.testing.assert_array_equal(dataset.test_x, arrays['x'][dataset.test_rows])
+    self.assertCountEqual([*dataset.train_rows, *dataset.test_rows], range(_N))
+    dataset = self.load(_arrays())
+    self.assertIsNone(dataset.train_rows)
+    self.assertIsNone(dataset.test_rows)
+
   def test_with_a_test_set(self):
     arrays = _arrays()
     dataset = self.load(arrays)

@@ -138,9 +138,14 @@ class LabelsTest(parameterized.TestCase):
   def test_file_of_labels(self):
     path = os.path.join(self.create_tempdir().full_path, 'labels.npz')
     scene = _scene()
-    ground_truth.save_labels(path, _correcting(), scene, _own([0, 1, 2], [1, 0, 1], [2, 0, 2]))
-    found = np.load(path)
-    self.assertCountEqual(found.files, ['label', 'corrected'])
+    own = _own([0, 1, 2], [1, 0, 1], [2, 0, 2])
+    rows = 2 * np.arange(len(scene.noisy_label))
+    for given in (rows, None):
+      ground_truth.save_labels(path, _correcting(), scene, own, given)
+      found = np.load(path)
+      expected = range(len(rows)) if given is None else rows
+      self.assertEqual(found['row'].tolist(), list(expected))
+    self.assertCountEqual(found.files, ['label', 'corrected', 'row'])
     self.assertEqual(found['label'].tolist(), [0, 1, 2, 1, 1, 0, 0, 2, 1, 2])
     self.assertEqual(np.flatnonzero(found['corrected']).tolist(), [1])
 

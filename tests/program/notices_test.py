@@ -38,6 +38,17 @@ class NoticesTest(parameterized.TestCase):
     if count:
       self.assertEndsWith(told[0], 'client of --data_dir is not used; --partition=natural takes it')
 
+  @parameterized.parameters((1, 1), (3, 0))
+  def test_a_test_set_of_few_clients(self, size, count):
+    x = np.full((9, 2, 2, 1), 9, np.uint8)
+    told = _told(
+        x, *_OWN, '--noise=none', '--partition=natural', client=np.arange(9, dtype=np.int32),
+        test_y=np.zeros(size, np.int32), test_rows=np.arange(size),
+    )
+    self.assertLen(told, count)
+    if count:
+      self.assertStartsWith(told[0], 'data: the test set is 1 of 10 examples, and none of a client')
+
   @parameterized.parameters(('none', 1), ('pairflip', 1), ('human', 0))
   def test_labels_of_people_that_are_not_used(self, noise, count):
     told = _told(

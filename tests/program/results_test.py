@@ -123,7 +123,7 @@ class WriteTest(absltest.TestCase):
       self._record(algorithm)
     results.write(
         self.run_, _Config('mine', 7, target, **flags), scene or _scene(), algorithm,
-        state or _state(), np.array([[3, 1], [0, 4]]), own_models or {},
+        state or _state(), np.array([[3, 1], [0, 4]]), own_models or {}, None,
     )
     with open(self.run_.file('summary.json'), encoding='utf-8') as file:
       # JSON has no nan.

@@ -168,11 +168,13 @@ def _pair(example, x, y):
         f'an example must be a pair of image and label, or a mapping with {x!r} and {y!r} (name '
         f'others by x= and y=), found {what}: of arrays, give zip(images, labels)'
     ) from error
-  if np.ndim(label):
+  if np.size(label) != 1:
     raise types.UsageError(
         f'an example has {np.size(label)} labels. Give dataset.unbatch() if these are batches, '
         'np.argmax(label) if classes are marked'
     )
+  if np.ndim(label):
+    label = np.asarray(label).item()  # In a row of its own, as Keras has them.
   try:
     image = np.asarray(image)
   except ValueError as error:

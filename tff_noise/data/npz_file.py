@@ -289,6 +289,8 @@ def load(data_dir: str) -> types.Dataset:
       human_y=y[train] if 'clean_y' in arrays else None,
       client=client,
       client_names=client_names,
+      train_rows=None if test is None else train,
+      test_rows=test,
   )
 
 
@@ -317,7 +319,7 @@ def load_test(data_dir: str, num_classes: int) -> types.Dataset:
         f'{path}: {y_name} has label {y.max()}, and the model tells {num_classes} classes apart: '
         'give data of the same classes'
     )
-  named = len(arrays.get('class_names', ()))
+  named = np.size(arrays.get('class_names', ()))
   if named not in (0, num_classes):
     raise types.UsageError(
         f'{path}: class_names are {named}, and the model tells {num_classes} classes apart: name '

@@ -124,7 +124,7 @@ def evaluate(run: runs.Run, which: str, source: examples_lib.Source) -> Evaluati
   """
   directory = run_directory.RunDirectory(run.path)
   saved = trained_models.load(directory, which)
-  dataset, examples = examples_lib.load(run, source)
+  dataset, examples, names = examples_lib.load(run, source)
   own_model.load_code(directory, saved.models)
   models = [portable.build(trained) for trained in saved.models]
   probabilities = _predict(models, examples.x, dataset, run)
@@ -146,7 +146,7 @@ def evaluate(run: runs.Run, which: str, source: examples_lib.Source) -> Evaluati
       probabilities=probabilities,
       by_client=quality.client_accuracy(confusion, scene) if own else None,
       client_names=scene.client_names,
-      names=examples_lib.names(examples.x),
+      names=names,
       models=exported.write(directory),
   )
 

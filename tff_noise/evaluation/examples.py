@@ -50,8 +50,10 @@ class Source(NamedTuple):
     return f'the test set of {self.dataset}' if self.dataset else f'the {self.on} set'
 
 
-def load(run: runs.Run, source: Source) -> tuple[types.Dataset, types.Examples]:
-  """Returns the data set whose classes there are, and the examples.
+def load(
+    run: runs.Run, source: Source
+) -> tuple[types.Dataset, types.Examples, Sequence[str]]:
+  """Returns the data set whose classes there are, the examples, and what these are called.
 
   Raises:
     types.UsageError: If files are missing or damaged, or the run's own data are not what they were.
@@ -67,15 +69,19 @@ def load(run: runs.Run, source: Source) -> tuple[types.Dataset, types.Examples]:
       )
     dataset = _in_order_of(run, _on_scale_of(config.dataset, _other(run, config, source)))
   if source.images:
-    return dataset, image_folder.read_any(source.images, dataset.class_names)
+    found = image_folder.read_any(source.images, dataset.class_names)
+    return dataset, found, names(found.x)
   if source.on == 'test':
-    return dataset, types.Examples(dataset.test_x, dataset.test_y)
+    found = types.Examples(dataset.test_x, dataset.test_y)
+    return dataset, found, names(found.x, dataset.test_rows)
   scene = runs.read_scene(run)
   found = scene_lib.validation(dataset, scene)
   if found is None:
     where = 'with its clients alone' if scene.withheld_size else 'nowhere'
     raise types.UsageError(f'{run.path} has its validation set {where}: --on=test')
-  return dataset, found
+  held_out = dataset.validation is None and dataset.train_rows is not None
+  rows = dataset.train_rows[scene.client_of == scene_lib.SERVER] if held_out else None
+  return dataset, found, names(found.x, rows)
 
 
 def _other(run, config, source):
@@ -124,8 +130,8 @@ def _in_order_of(run, dataset):
   return dataset._replace(test_y=y.astype(np.int32), class_names=known)
 
 
-def names(x: np.ndarray) -> Sequence[str]:
-  """Returns what examples are called: paths of files, or positions."""
+def names(x: np.ndarray, rows: np.ndarray | None = None) -> Sequence[str]:
+  """Returns what examples are called: paths of files, or their `rows`, by default their places."""
   if x.dtype.kind == 'S':
     return [os.fsdecode(path) for path in x]
-  return [str(i) for i in range(len(x))]
+  return [str(row) for row in (range(len(x)) if rows is None else rows)]

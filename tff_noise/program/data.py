@@ -76,6 +76,7 @@ def _subset(dataset, size):
   return dataset._replace(
       train_x=dataset.train_x[ids], train_y=dataset.train_y[ids], human_y=part(dataset.human_y),
       client=client, client_names=names,
+      train_rows=ids if dataset.train_rows is None else dataset.train_rows[ids],
   )
 
 

@@ -125,19 +125,34 @@ def build_columns(
 
 def save_labels(
     path: str, algorithm: algorithm_lib.Algorithm, scene: scene_lib.Scene, own:
-      clients_lib.OwnStates
+      clients_lib.OwnStates, rows: np.ndarray | None
 ) -> None:
-  """Writes `labels.npz`: `label` int32 `[n]` at the end, and `corrected` bool `[n]`."""
+  """Writes `labels.npz`: `label` int32 `[n]` at the end, `corrected` bool `[n]`, and `row`.
+
+  Args:
+    path: The file.
+    algorithm: What keeps labels.
+    scene: Who holds what.
+    own: What clients keep.
+    rows: See `types.Dataset.train_rows`.
+  """
   labels = current_labels(algorithm, scene, own)
-  run_directory.write_arrays(path, label=labels, corrected=labels != scene.noisy_label)
+  run_directory.write_arrays(
+      path, label=labels, corrected=labels != scene.noisy_label, row=_rows(scene, rows)
+  )
 
 
 def save_posteriors(
     path: str, algorithm: algorithm_lib.Algorithm, scene: scene_lib.Scene, own:
-      clients_lib.OwnStates
+      clients_lib.OwnStates, rows: np.ndarray | None
 ) -> None:
-  """Writes `posteriors.npz`: `posterior`, from `current_posteriors`."""
-  run_directory.write_arrays(path, posterior=current_posteriors(algorithm, scene, own))
+  """Writes `posteriors.npz`: `posterior`, see `current_posteriors`, and `row`, as `save_labels`."""
+  posteriors = current_posteriors(algorithm, scene, own)
+  run_directory.write_arrays(path, posterior=posteriors, row=_rows(scene, rows))
+
+
+def _rows(scene, rows):
+  return np.arange(len(scene.noisy_label)) if rows is None else rows
 
 
 def correction_summary(

@@ -7,6 +7,8 @@ from tff_noise.program import run_config
 
 # Inputs of neural networks are about 1; from here on training suffers.
 _LARGEST_SCALE = 10
+# One in so many examples is set aside for the test.
+_TEST_SHARE = 5
 
 
 def of(config: run_config.RunConfig, dataset: types.Dataset) -> list[str]:
@@ -16,7 +18,7 @@ def of(config: run_config.RunConfig, dataset: types.Dataset) -> list[str]:
     config: The flags.
     dataset: From `data.load_dataset`.
   """
-  found = _of_clients(config, dataset) + _of_noise(config, dataset)
+  found = _of_clients(config, dataset) + _of_noise(config, dataset) + _of_test(dataset)
   return found + (_of_pixels(dataset.train_x) if config.dataset == 'npz' else [])
 
 
@@ -29,6 +31,19 @@ def _of_clients(config, dataset):
   return [
       f'scene: with --partition={config.partition} clients are drawn, and client of --data_dir is '
       'not used; --partition=natural takes it'
+  ]
+
+
+def _of_test(dataset):
+  """What is set aside of clients that keep an example each may be little, and of few of them."""
+  if dataset.test_rows is None or dataset.client is None:
+    return []
+  tested, trained = len(dataset.test_y), len(dataset.train_y)
+  if tested >= (tested + trained) // _TEST_SHARE:
+    return []
+  return [
+      f'data: the test set is {tested} of {tested + trained} examples, and none of a client that '
+      'holds one: give x_test and y_test if that is too little to judge by'
   ]
 
 

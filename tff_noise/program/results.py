@@ -25,6 +25,7 @@ def write(
     state: Any,
     confusion: np.ndarray,
     own_models: Mapping[str, Any],
+    rows: np.ndarray | None,
 ) -> None:
   """Writes the files of a finished run.
 
@@ -36,6 +37,7 @@ def write(
     state: The last `training.ProgramState`.
     confusion: int64 `[K, K]`, of the last models on the test set; rows are true classes.
     own_models: What is told of clients' own models; empty where they have none.
+    rows: See `types.Dataset.train_rows`.
   """
   own_columns = algorithm.report.client_columns(state.records)
   by_client = quality.client_accuracy(confusion, scene)
@@ -44,9 +46,10 @@ def write(
   )
   run_directory.write_text(directory.file('confusion.csv'), _csv(confusion))
   if algorithm.report.labels:
-    ground_truth.save_labels(directory.file('labels.npz'), algorithm, scene, state.own)
+    ground_truth.save_labels(directory.file('labels.npz'), algorithm, scene, state.own, rows)
   if algorithm.report.posterior:
-    ground_truth.save_posteriors(directory.file('posteriors.npz'), algorithm, scene, state.own)
+    path = directory.file('posteriors.npz')
+    ground_truth.save_posteriors(path, algorithm, scene, state.own, rows)
   declared = run_directory.read_json(directory.file('uplink.json'))
   seal = ledger_seal.of_run(directory)
   lines = ledger.read_lines(directory.file('ledger.jsonl'), declared, seal)

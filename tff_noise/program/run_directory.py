@@ -132,6 +132,15 @@ def _without_doubles(pairs):
   return content
 
 
+def require_no_run(folder: str) -> None:
+  """Raises `UsageError` if files would come to lie in a run's folder, over those of the run."""
+  if os.path.exists(os.path.join(folder, 'config.json')):
+    raise types.UsageError(
+        f'--out_dir {folder} is the folder of a run, whose files would be lost: name another, such '
+        'as one in it'
+    )
+
+
 def locate(root_dir: str, name: str, flag: str = 'root_dir') -> RunDirectory:
   """Returns the run directory `name` under `root_dir`, which is made if it can be.
 

@@ -126,7 +126,9 @@ def run(
           algorithm = algorithm._replace(ends_after=state.round_num)
         confusion = _keep_final(prepared, state, evaluations, directory)
         own_models = _own_models(algorithm, state, evaluations)
-        results.write(directory, config, scene, algorithm, state, confusion, own_models)
+        results.write(
+            directory, config, scene, algorithm, state, confusion, own_models, dataset.train_rows
+        )
 
 
 def _say_schedule(config, algorithm):

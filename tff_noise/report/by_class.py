@@ -46,7 +46,7 @@ def shown(
   numbers = [
       blocks.Number(
           f'{np.trace(confusion) / confusion.sum():.4f}', 'accuracy',
-          f'{int(confusion.sum()):,} examples of {where}',
+          f'{int(confusion.sum()):,} predictions on {where}',
       ),
       blocks.Number(f'{of_class[worst]:.4f}', 'lowest accuracy of a class', class_names[worst]),
   ]
@@ -76,7 +76,7 @@ def shown(
       for k in known
   ]
   found.append(blocks.Table(
-      ('class', 'examples', 'accuracy', 'most often taken for'), rows, 'Accuracy by class'
+      ('class', 'predictions', 'accuracy', 'most often taken for'), rows, 'Accuracy by class'
   ))
   return found
 

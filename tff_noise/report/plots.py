@@ -74,7 +74,10 @@ def accuracy(
 
 
 def _draw_validation(axes, rounds, test, validation):
-  axes.plot(rounds, validation, color=style.FAINT, linewidth=1.1, label='validation')
+  axes.plot(
+      rounds, validation, color=style.FAINT, linewidth=1.1, label='validation',
+      marker='o' if len(rounds) == 1 else None,  # Of one there is no line.
+  )
   chosen = int(np.nanargmax(validation))
   axes.plot(
       # The best round is seen within it where both are one.
