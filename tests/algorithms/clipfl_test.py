@@ -482,6 +482,11 @@ class SelectionTest(parameterized.TestCase):
     pruned = np.array([True, False, False, False, True, True])
     found = self._cohorts(6, 6, pruned, (1, 3, 5), availability=there)
     self.assertEqual([cohort.tolist() for cohort in found], [[2, 3], [3], [1, 3]])
+    # Who left before the last phase is none of those of whom a share takes part.
+    gone = availability.always(6)
+    gone.leaves[:2] = 1
+    [cohort] = self._cohorts(6, 3, np.zeros(6, bool), (1,), availability=gone)
+    self.assertLen(cohort, 2)
     with self.assertRaisesRegex(types.UsageError, 'no client can take part in round 4'):
       self._cohorts(6, 6, np.arange(6) != 1, (4,), availability=there)
 

@@ -196,7 +196,7 @@ class RecordsTest(grid_case.GridCase):
 
   @parameterized.parameters(
       {'seconds_per_round': ''}, {'seconds_per_round': 'nan'}, {'bytes_up': 'inf'},
-      {'bytes_down': '-1'}, {'best_test_accuracy': 'nan'},
+      {'bytes_down': '-1'}, {'best_test_accuracy': 'nan'}, {'run_epsilon': ''},
   )
   def test_a_number_that_is_none_is_refused(self, **wrong):
     self.write()

@@ -101,15 +101,18 @@ class StatelessTest(federated_test_case.FederatedTestCase):
 
   def test_what_the_server_sends_may_be_a_python_number(self):
     train = computation.train(
-        'train', _task(), _PLAIN._replace(receives={'rate': 0.5, 'count': 3, 'pair': [1.0, 2.0]})
+        'train', _task(), _PLAIN._replace(receives={
+            'rate': 0.5, 'count': np.uint8(3), 'late': False, 'pair': [1.0, 2.0],
+        })
     )
     first = train.process.initialize()
     state = algorithm.State({}, {}, train.declared.receives, {})
-    state = state.send(rate=np.float32(0.25), count=4, pair=[3, np.float64(4)])
+    state = state.send(rate=np.float32(0.25), count=4, late=1, pair=[3, np.float64(4)])
     sent = train.send(first, **state.received)
     self.assertEqual(sent.client_work['hparams']['rate'], 0.25)
     self.assertEqual(list(sent.client_work['hparams']['pair']), [3.0, 4.0])
-    for wrong in ({'count': 0.7}, {'rate': np.zeros(2)}, {'rates': 1.0}):
+    self.assertEqual(sent.client_work['hparams']['late'], True)
+    for wrong in ({'count': 0.7}, {'count': 256}, {'rate': np.zeros(2)}, {'rates': 1.0}):
       with self.assertRaisesRegex(ValueError, '^.(count|rate|rates)'):
         state.send(**wrong)
 

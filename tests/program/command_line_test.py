@@ -55,7 +55,8 @@ class RunTest(parameterized.TestCase):
     with self.assertRaises(type(error)):
       self.run_(error)
 
-  def test_a_closed_stderr_is_no_failure_and_no_other_files_number(self):
+  @parameterized.parameters('2>&-', '<&- 2>&-')
+  def test_a_closed_stderr_is_no_failure_and_no_other_files_number(self, closed):
     program = (
         'import os\n'
         'from tff_noise.program import command_line\n'
@@ -65,7 +66,8 @@ class RunTest(parameterized.TestCase):
         'raise SystemExit(command_line.run("train", body))'
     )
     done = subprocess.run(
-        ['sh', '-c', 'exec "$0" -c "$1" 2>&-', sys.executable, program], stdout=subprocess.PIPE,
+        ['sh', '-c', f'exec "$0" -c "$1" {closed}', sys.executable, program],
+        stdout=subprocess.PIPE,
         env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)}, text=True, check=False,
     )
     self.assertEqual((done.returncode, done.stdout), (0, os.devnull + '\n'))

@@ -89,8 +89,11 @@ def _like(name, first, values):
 
   def cast(before, value):
     before, value = np.asarray(before), np.asarray(value)
-    fits = value.shape == before.shape and np.can_cast(value.dtype, before.dtype, 'same_kind')
-    if not fits:
+    # Whole numbers by what they are: a Python one is of no size.
+    fits = np.can_cast(value.dtype, before.dtype, 'same_kind') or (
+        value.dtype.kind in 'biu' and np.array_equal(value.astype(before.dtype), value)
+    )
+    if value.shape != before.shape or not fits:
       raise ValueError(
           f'{name!r}, which clients receive, was {before.dtype}{list(before.shape)} and is '
           f'{value.dtype}{list(value.shape)}'
@@ -164,8 +167,8 @@ class Clients(Protocol):
       size: How many, if not the task's clients per round; fewer if fewer may.
 
     Raises:
-      types.UsageError: If none may; if others than everybody are asked for of a Poisson sample.
-      ValueError: If clients have turns, and others are asked for.
+      types.UsageError: If none may; if others than everybody are asked for of a Poisson sample, or
+        where clients have turns.
     """
 
   def train(

@@ -64,7 +64,8 @@ def build(task: task_lib.Task, params: parameters.ClipFLParams) -> algorithm.Alg
       return identify_round(state, clients)
     if state.round_num == stages['identify']:
       state = prune(state, clients)
-    rest = np.flatnonzero(~state.records['pruned'])
+    stays = task.staying(stages['identify'] + 1)
+    rest = np.flatnonzero(~state.records['pruned'] & stays)
     # The share of all clients that takes part in a round is that of those that are left, too.
     size = max(1, int(task.clients_per_round / task.num_clients * len(rest) + 1e-9))
     return clients.train(train, state, clients.sample(train, state, rest, size)).state
@@ -81,7 +82,7 @@ def build(task: task_lib.Task, params: parameters.ClipFLParams) -> algorithm.Alg
 
   def prune(state, clients):
     # Of who has left none can be left out; who comes later can, with the scores of the others.
-    stays = task.staying(state.round_num + 1)
+    stays = task.staying(stages['identify'] + 1)
     pruned = np.zeros(task.num_clients, bool)
     scores = _scores(state.records, params)[stays]
     pruned[stays] = candidacy.prune(scores, params.prune, task.seed)

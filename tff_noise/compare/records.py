@@ -199,6 +199,7 @@ def _record(path, row):
     costs = seconds, up, down = [float(row[name]) for name in _COSTS[:3]]
     if not all(0 <= cost < math.inf for cost in costs):
       raise ValueError(f'costs are {costs}')
+    float(row['run_epsilon'].partition(' ')[0])
     if any(v is not None and math.isnan(v) for v in values.values()):
       raise ValueError('a metric is nan')
   except ValueError as error:

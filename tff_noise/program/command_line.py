@@ -118,6 +118,14 @@ def as_called(text: str) -> str:
   return re.sub(r'\./bazelw run //bin:(\w+) --', r'tff-noise-\1', text)
 
 
+def _fill_numbers_of_streams():
+  """Else a file of the run would have the number of a stream that was closed, and its output."""
+  number = os.open(os.devnull, os.O_RDWR)
+  while number <= 2:
+    number = os.dup(number)
+  os.close(number)
+
+
 def run(name: str, body: Callable[[], int], again: str = '') -> int:
   """Runs a program where the user stands, and returns its exit status.
 
@@ -132,8 +140,9 @@ def run(name: str, body: Callable[[], int], again: str = '') -> int:
   """
   # `bazel run` starts programs in its own tree; paths are meant from where the user stands.
   os.chdir(os.environ.get('BUILD_WORKING_DIRECTORY', '.'))
-  if sys.stderr is None:  # Closed by who started the program: else the next file has its number.
-    sys.stderr = open(os.devnull, 'w', encoding='utf-8')
+  _fill_numbers_of_streams()
+  if sys.stderr is None:  # Closed by who started the program.
+    sys.stderr = open(2, 'w', encoding='utf-8', closefd=False)
   if isinstance(sys.stdout, io.TextIOWrapper):
     sys.stdout.reconfigure(errors='replace')  # Tables have signs that not every terminal knows.
   try:

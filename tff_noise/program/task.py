@@ -151,13 +151,12 @@ def _require_entry(config, task, algorithm):
         'models of single clients, of which a sum keeps nothing: leave it out, and give the entry '
         'compares_models=True'
     )
-  for name, rounds in task.stages.items():
-    if algorithm.stages.get(name) != rounds:
-      raise types.UsageError(
-          f'--stages={name}:{rounds}: --method={config.method} has '
-          f'{algorithm.stages.get(name, "no stage of that name")}: let it take lengths from '
-          "task.stages, or leave stages out of its entry"
-      )
+  unknown = sorted(task.stages.keys() - algorithm.stages.keys())
+  if unknown:
+    raise types.UsageError(
+        f'--stages={unknown[0]}:...: --method={config.method} has no stage of that name: let it '
+        'take lengths from task.stages, or leave stages out of its entry'
+    )
   if algorithm.report.labels and config.training_labels == 'private':
     raise types.UsageError(
         f'--training_labels=private: clients of --method={config.method} keep other labels '
