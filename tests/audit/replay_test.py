@@ -44,7 +44,7 @@ from tff_noise.program import training_run
 from tff_noise.report import runs as report_runs
 from tff_noise.selection import policies
 
-_FAILED = finding.Verdict.FAILED
+_PASSED, _FAILED = finding.Verdict.PASSED, finding.Verdict.FAILED
 _ROUNDS = 3
 
 
@@ -355,6 +355,27 @@ class AttackTest(federated_test_case.FederatedTestCase):
     given = dataclasses.replace(self.config, scene='given.npz')
     found = drawn_scene.check(given, self.dataset, self.scene, True)
     self.assertEqual(found.verdict, finding.Verdict.NO_EVIDENCE)
+
+  def test_data_whose_order_their_owner_chose_are_no_evidence_of_flips(self):
+    for dataset, change, verdict in (
+        ('npz', {}, finding.Verdict.NO_EVIDENCE), ('npz', {'label_prior': 'none'}, _PASSED),
+        ('digits', {}, _PASSED),
+    ):
+      config = dataclasses.replace(self.config, dataset=dataset, **change)
+      with mock.patch.object(drawn_scene.data, 'load_scene', return_value=self.scene):
+        found = drawn_scene.check(config, self.dataset, self.scene, True)
+      self.assertEqual(found.verdict, verdict, (dataset, change))
+
+  def test_all_labels_of_one_client_that_are_reported_as_they_are(self):
+    # As many as the mechanism keeps in all, and of one client all.
+    flips = mechanism.randomized_response('0.81', 10)
+    labels = [np.zeros(100, np.int32)] * 10
+    rest = [np.repeat([0, 1], [11, 89])] * 8
+    chosen = [np.zeros(100, np.int32), *rest, np.repeat([0, 1], [12, 88])]
+    self.assertRegex(reports._kept_by_choice(labels, chosen, flips), '^100 of 100 reports of a')
+    honest = [np.repeat([0, 1], [20, 80])] * 10
+    self.assertEqual(reports._kept_by_choice(labels, honest, flips), '')
+    self.assertRegex(reports._kept_by_choice(labels, labels, flips), '^1000 of 1000 reports are')
 
   def test_reports_that_are_the_labels_themselves(self):
     config = _config('unused', training_labels='private', method='fedavg')

@@ -13,6 +13,7 @@ from absl.testing import parameterized
 
 from tests.report import run_files
 from tff_noise import types
+from tff_noise.audit import claimed
 from tff_noise.audit import finding
 from tff_noise.audit import several
 from tff_noise.privacy import accountant
@@ -174,6 +175,29 @@ class SeveralTest(parameterized.TestCase):
     self.assertEqual(
         self._failed(audit), {f'run 1: {name}': 'the flags give something else to: update'}
     )
+
+  @parameterized.parameters('update: contributions', 'label histogram', 'label histogram of update')
+  def test_a_name_alone_is_no_claim(self, name):
+    shield = _REPORTS._replace(num_labels=12) if 'histogram' in name else protection.Counts()
+    path = self._write('c', shield, **_NO_FLAGS)
+    declared = [{**run_files.UPLINK[0], 'name': name, 'protection': protection.to_json(shield)}]
+    run_files.write_json(os.path.join(path, 'uplink.json'), declared)
+    found = claimed.check(several.read(path).run, run_files.scene())
+    self.assertEqual(found.verdict, _FAILED)
+    self.assertEndsWith(found.detail, name)
+
+  def test_what_goes_with_a_secure_sum_is_its_1_of_each_client(self):
+    path = self._write('c', None, **_NO_FLAGS)
+    one = {
+        **run_files.UPLINK[0], 'name': 'update: contributions', 'type_spec': 'int32', 'lower': 1,
+        'intrinsic': 'federated_secure_sum_bitwidth', 'upper': 1,
+        'protection': protection.to_json(protection.Counts()),
+    }
+    update = {**run_files.UPLINK[0], 'name': 'update', 'protection': None}
+    for declared, verdict in (([update, one], _PASSED), ([one], _FAILED)):
+      run_files.write_json(os.path.join(path, 'uplink.json'), declared)
+      found = claimed.check(several.read(path).run, run_files.scene())
+      self.assertEqual(found.verdict, verdict)
 
   def test_a_run_that_goes_on_counts_as_far_as_it_is(self):
     audit = self._audit(

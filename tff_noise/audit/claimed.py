@@ -5,6 +5,7 @@ then have to be other ones as well, of which metrics and checkpoints tell.
 """
 
 from tff_noise import types
+from tff_noise.algorithms import catalog
 from tff_noise.audit import finding
 from tff_noise.data import scene as scene_lib
 from tff_noise.privacy import protection
@@ -16,6 +17,7 @@ _CLAIMS = 'uplink.json: no value is said to be better protected than by the flag
 # What label communication sends, see `federated.label_histogram`, and the 1 of each client that
 # goes with a secure sum, see `federated.aggregation`.
 _HISTOGRAM, _CONTRIBUTIONS = 'label histogram', ': contributions'
+_SECURE_SUM = 'federated_secure_sum_bitwidth'
 
 
 def check(run: runs.Run, scene: scene_lib.Scene) -> finding.Finding:
@@ -36,19 +38,32 @@ def check(run: runs.Run, scene: scene_lib.Scene) -> finding.Finding:
   if config.training_labels == 'private':
     given |= {reports, *(n._replace(reports=reports) for n in given if n is not None)}
   counted = set()
-  if config.label_prior != 'none':
+  # Of a method of one's own only its code, which is not looked at here, says whether it asks.
+  communicates = ':' in config.method or catalog.ALGORITHMS[config.method].reports_labels
+  if communicates and config.label_prior != 'none':
     epsilon = reports.mechanism.epsilon  # As the histogram's declaration writes it.
     counted = {reports._replace(num_labels=int(scene.sizes.sum()), epsilon=epsilon)}
-  wrong = []
+  names, wrong = {str(field.get('name')) for field in run.uplink}, []
+  histogram = (_HISTOGRAM, f'int64[{len(run.class_names)}]', _SECURE_SUM)
   for field in run.uplink:
     name, claim = str(field.get('name')), protection.from_json(field.get('protection'))
-    more = counted if name.startswith(_HISTOGRAM) else set()
-    more |= {protection.Counts()} if name.endswith(_CONTRIBUTIONS) else set()
+    sent = (name, field.get('type_spec'), field.get('intrinsic'))
+    more = counted if sent == histogram else set()
+    more |= {protection.Counts()} if _is_of_contributions(field, names) else set()
     if claim not in given | more:
       wrong.append(name)
   if wrong:
     return finding.failed(_CLAIMS, f'the flags give something else to: {", ".join(wrong)}')
   return finding.passed(_CLAIMS, f'{len(run.uplink)} values')
+
+
+def _is_of_contributions(field, names):
+  """Whether it is the 1 that each client adds to a sum which is declared, too."""
+  stem, ending, rest = str(field.get('name')).rpartition(_CONTRIBUTIONS)
+  one = ('int32', _SECURE_SUM, 1, 1)
+  return bool(ending) and not rest and stem in names and one == tuple(
+      field.get(key) for key in ('type_spec', 'intrinsic', 'lower', 'upper')
+  )
 
 
 def _noisy_sums(config, num_clients):

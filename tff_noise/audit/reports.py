@@ -129,6 +129,13 @@ def _histogram(prepared, states):
     different = int((np.asarray(record[label_histogram.NAME]) != expected).sum())
     if different:
       return finding.failed(_HISTOGRAM, f'{different} of {len(expected)} counts are others')
+  mechanism = prepared.task.label_privacy.mechanism(len(expected))
+  if mechanism is not None and not prepared.task.label_privacy.in_training:
+    labels, ids = zip(*((c.y, c.example_id) for c in federation.clients), strict=True)
+    reported = _reports_of(labels, ids, federation.seed, mechanism, range(len(labels)))
+    chosen = _kept_by_choice(labels, reported, mechanism)
+    if chosen:
+      return finding.failed(_HISTOGRAM, chosen)
   return finding.passed(_HISTOGRAM, f'{expected.sum()} reports in {len(expected)} classes')
 
 
@@ -136,28 +143,43 @@ def _trained_on(prepared, scene, seed):
   """From the scene, not from what clients hold, whose flips are what is in question."""
   task, federation = prepared.task, prepared.federation
   mechanism = mechanism_lib.randomized_response(task.label_privacy.epsilon, task.num_classes)
-  total = different = kept = 0
+  different, labels, reported = 0, [], []
   for clients, examples in (
       (federation.clients, scene_lib.examples_of(scene)),
       (federation.withheld, scene_lib.withheld_of(scene)),
   ):
+    given = [scene.noisy_label[e] for e in examples]
     expected = _reports_of(
-        [scene.noisy_label[e] for e in examples], [e.astype(np.int64) for e in examples], seed,
-        mechanism, range(len(examples)),
+        given, [e.astype(np.int64) for e in examples], seed, mechanism, range(len(examples))
     )
-    total += sum(map(len, expected))
-    kept += sum(
-        int((scene.noisy_label[e] == y).sum()) for e, y in zip(examples, expected, strict=True)
-    )
+    labels, reported = [*labels, *given], [*reported, *expected]
     different += sum(int((c.y != y).sum()) for c, y in zip(clients, expected, strict=True))
+  total = sum(map(len, reported))
   if different:
     return finding.failed(
         _TRAINED_ON, f'{different} of {total} labels that this code hands out are not the reports'
     )
-  # Labels that were chosen so that their flips keep them are reported as they are.
-  if total and black_box.two_sided(kept, total, mechanism.keep_probability) < _ALPHA:
-    return finding.failed(
-        _TRAINED_ON, f'{kept} of {total} reports are the labels themselves, of which '
-        f'{mechanism.keep_probability:.1%} are expected'
-    )
+  chosen = _kept_by_choice(labels, reported, mechanism)
+  if chosen:
+    return finding.failed(_TRAINED_ON, chosen)
   return finding.passed(_TRAINED_ON, f'{total} reports, as this code hands them out')
+
+
+def _kept_by_choice(labels, reports, mechanism):
+  """How many reports are the labels themselves, where that is not by chance; '' where it may be.
+
+  Labels that were chosen so that their flips keep them are reported as they are: all of them, or
+  those of one client, for which others have fewer.
+  """
+  sizes = np.array([len(y) for y in labels])
+  kept = np.array([int((a == b).sum()) for a, b in zip(labels, reports, strict=True)])
+  sizes, kept = sizes[sizes > 0], kept[sizes > 0]
+  expected = f'of which {mechanism.keep_probability:.1%} are expected'
+  p = mechanism.keep_probability
+  if len(sizes) and black_box.two_sided(kept.sum(), sizes.sum(), p) < _ALPHA / 2:
+    return f'{kept.sum()} of {sizes.sum()} reports are the labels themselves, {expected}'
+  of_clients = black_box.two_sided(kept, sizes, p)
+  if len(sizes) and of_clients.min() < _ALPHA / 2 / len(sizes):
+    k = int(of_clients.argmin())
+    return f'{kept[k]} of {sizes[k]} reports of a client are its labels themselves, {expected}'
+  return ''

@@ -134,6 +134,11 @@ def not_covered(run: runs.Run) -> list[str]:
 def without_name(error: Exception, run: runs.Run) -> str:
   """Returns what an error says but the name of the run's directory, which has the seed in it."""
   text = str(error).replace(run.path + os.sep, '').replace(run.path, 'the run')
+  for name in _PATHS:
+    path = run.flags.get(name)
+    if path:  # It may be of another run's folder.
+      text = text.replace(os.path.abspath(os.path.expanduser(path)), f'the file of --{name}')
+      text = text.replace(path, f'the file of --{name}')
   return text.replace(f'run {run.name} ', 'the run ')
 
 

@@ -25,6 +25,7 @@ from tff_noise.privacy import protection
 from tff_noise.program import claims
 from tff_noise.program import client_noise
 from tff_noise.program import client_validation
+from tff_noise.program import effect
 from tff_noise.program import noise_secret
 from tff_noise.program import own_report
 from tff_noise.program import private_labels
@@ -65,7 +66,9 @@ def prepare(
     types.UsageError: If the parameters do not fit the task.
   """
   private = config.training_labels == 'private'
-  if private or config.client_dp_noise:
+  # Of labels that are communicated the epsilon is read.
+  reported = private or not effect.problem_of(config, 'label_epsilon')
+  if reported or config.client_dp_noise:
     server_images.require_apart(dataset, scene)
   federation = scene_lib.federation(dataset, scene, config.seed)
   if private:
