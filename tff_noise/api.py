@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tff_noise import child
 from tff_noise import types
 
 
@@ -118,10 +119,8 @@ def _text(name, value):
   return value
 
 
-# Without what Python puts first of itself, the folder where the user stands or that of the program.
-_WITHOUT_FIRST = 'import sys; sys.path[:1] = [p for p in sys.path[:1] if p]; '
-_START = _WITHOUT_FIRST + "import runpy; runpy.run_path({!r}, run_name='__main__')"
-_PATH = _WITHOUT_FIRST + (
+_START = child.WITHOUT_FIRST + "import runpy; runpy.run_path({!r}, run_name='__main__')"
+_PATH = child.WITHOUT_FIRST + (
     'from tff_noise.program import command_line, flags; sys.exit(command_line.run("train", lambda: '
     'print(flags.config_of_command_line(["train", *sys.argv[1:]]).path())))'
 )
@@ -129,10 +128,13 @@ _PATH = _WITHOUT_FIRST + (
 
 def _run(arguments, verbose):
   # An installed package has the programs within it.
-  installed = importlib.util.find_spec('tff_noise.bin') is not None
-  within = os.path.dirname(os.path.abspath(__file__))
+  installed = importlib.util.find_spec('tff_noise.bin')
   # By its place: where the user stands there may be another folder bin.
-  program = os.path.join(within if installed else os.path.dirname(within), 'bin', 'train.py')
+  if installed is None:
+    folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'bin')
+  else:  # Of an editable one they lie elsewhere.
+    [folder] = installed.submodule_search_locations
+  program = os.path.join(folder, 'train.py')
   _say(_START.format(program), arguments, _print if verbose else lambda line: None)
 
 
@@ -142,8 +144,6 @@ def _print(line):
 
 def _say(code, arguments, on_line):
   """Runs code in a process of its own; returns the last line that it says."""
-  from tff_noise import child
-
   command = [sys.executable, '-c', code, *arguments]
   path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
   # By it programs find where `bazel run` was called; paths of a call are those of this process.

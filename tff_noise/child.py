@@ -19,6 +19,10 @@ if os.getppid() == parent:
   os.execv(sys.argv[2], sys.argv[2:])
 """
 
+# What code that is given by `-c` begins with: without what Python puts first of itself, the folder
+# where the user stands, in which there may be another checkout.
+WITHOUT_FIRST = 'import sys; sys.path[:1] = [p for p in sys.path[:1] if p]; '
+
 _STOP_SECONDS = 5
 # Longer than a program takes to unwind.
 _UNHEARD_SECONDS = 30.0

@@ -10,7 +10,7 @@ trap 'rm -r "$tmp"' EXIT
 
 python=$(third_party/python_env/find_python.sh)
 "$python" -m venv "$tmp/venv"
-"$tmp/venv/bin/pip" install --quiet --no-deps --require-hashes -r "$uv_lock"
+"$tmp/venv/bin/pip" install --no-user --quiet --no-deps --require-hashes -r "$uv_lock"
 
 compile() {
   # The platform is that of TFF's wheel. Local settings (an index, a proxy) must not reach the lock.

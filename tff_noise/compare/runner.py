@@ -24,6 +24,9 @@ from tff_noise.runtimes import worker_process
 
 # What a run leaves behind in a process is some 30 MB.
 _CELLS_OF_A_PROCESS = 40
+_CELLS = child.WITHOUT_FIRST + (
+    "import runpy; runpy.run_module('tff_noise.compare.cells', run_name='__main__')"
+)
 
 
 class Outcome(NamedTuple):
@@ -180,7 +183,7 @@ class _Worker:
       if self._process is None:
         self._done = 0
         self._process = child.start(
-            [sys.executable, '-m', 'tff_noise.compare.cells', *map(str, self._cores)],
+            [sys.executable, '-c', _CELLS, *map(str, self._cores)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -166,7 +166,8 @@ def run(name: str, body: Callable[[], int], again: str = '') -> int:
       raise
     print(
         f'{name}: TensorFlow Federated is not installed: pip install --no-deps '
-        'tensorflow-federated==0.87.0 (pip cannot install it with what it asks for)',
+        'tensorflow-federated==0.87.0 (pip cannot install it with what it asks for; it is for '
+        'Linux on x86-64 with glibc 2.31 or later)',
         file=sys.stderr,
     )
     return 2

@@ -13,5 +13,6 @@ if sys.version_info[:2] not in [(3, 10), (3, 11)]:
 import ensurepip, venv  # Debian keeps ensurepip in the package python3-venv.
 print(sys.executable)' 2>/dev/null && exit
 done
-echo "tff_noise needs Python 3.11 or 3.10 with venv (Debian: python3 python3-venv), or uv to bring one." >&2
+echo "tff_noise needs Python 3.11 or 3.10 with venv (Debian 12 and Ubuntu 22.04: python3 python3-venv), or uv to \
+bring one (pipx install uv); found: $(python3 --version 2>&1)." >&2
 exit 2

@@ -49,7 +49,7 @@ def _python_env_impl(ctx):
         pip = [python, "-m", "pip", "--disable-pip-version-check"]
 
         # uv, because it downloads side by side: pip needs minutes for what it does in seconds.
-        _run(ctx, "installing uv", pip + ["install", "--no-deps", "--require-hashes", "-r", uv_lock])
+        _run(ctx, "installing uv", pip + ["install", "--no-user", "--no-deps", "--require-hashes", "-r", uv_lock])
         uv = ctx.path("venv/bin/uv")
 
         index = _pip_index(ctx, pip)
