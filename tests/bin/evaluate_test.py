@@ -131,9 +131,9 @@ class EvaluateTest(absltest.TestCase):
     found = examples.load
 
     def load(run, source):
-      dataset, loaded = found(run, source)
+      loaded = found(run, source)
       os.remove(os.path.join(folder.full_path, '1.png'))
-      return dataset, loaded
+      return loaded
 
     folder = self.create_tempdir()
     for i in range(2):
