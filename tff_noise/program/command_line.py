@@ -102,7 +102,8 @@ _REPEATED = ';\n    repeat this option to specify a list of values'
 
 def help_lines(flag: flags.Flag) -> list[str]:
   """Returns what `--help` says of a flag: its name, default and meaning."""
-  default = '' if flag.default in (None, [], '') else f' [{flag.default_as_str}]'
+  shown = (flag.default_as_str or '').strip("'")  # absl's texts are in quotes.
+  default = '' if flag.default in (None, [], '') else f' [{shown}]'
   text, *repeated = flag.help.split(_REPEATED)
   text += ' It may be given several times.' if repeated else ''
   return [
