@@ -202,8 +202,11 @@ class StatelessTest(federated_test_case.FederatedTestCase):
     for values in ({'a': 2}, {'a': 2, 'b': [3, 4], 'c': 5}, {}):
       with self.assertRaisesRegex(ValueError, r"'a round' sends \['a', 'b'\], got "):
         built.send(state, **values)
-    with self.assertRaisesRegex(ValueError, r"'a round' sends b of shape \(2,\), got \(3,\)"):
+    with self.assertRaisesRegex(ValueError, r"'b', .* was int32\[2\] and is int64\[3\]"):
       built.send(state, a=2, b=[3, 4, 5])
+    for wrong in ([3, 4.5], [3, 2**40], [3, np.nan]):
+      with self.assertRaisesRegex(ValueError, "'b', which clients receive, was int32"):
+        built.send(state, a=2, b=wrong)
 
   def test_weights_can_be_set(self):
     process = _train().process

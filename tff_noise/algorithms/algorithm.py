@@ -72,7 +72,8 @@ class State(NamedTuple):
     """
     received = _changed(self.received, values, 'value that clients receive')
     return self._replace(received={
-        **received, **{name: _like(name, self.received[name], v) for name, v in values.items()},
+        **received,
+        **{n: program_lib.as_first(n, self.received[n], v) for n, v in values.items()},
     })
 
 
@@ -82,27 +83,6 @@ def _changed(values, changes, what):
   if unknown:
     raise ValueError(f'{sorted(unknown)[0]!r} is no {what} of this algorithm')
   return {**values, **changes}
-
-
-def _like(name, first, values):
-  """The values in the types of the first ones."""
-
-  def cast(before, value):
-    before, value = np.asarray(before), np.asarray(value)
-    # Whole numbers by what they are: a Python one is of no size.
-    fits = np.can_cast(value.dtype, before.dtype, 'same_kind') or (
-        value.dtype.kind in 'biu' and np.array_equal(value.astype(before.dtype), value)
-    )
-    if value.shape != before.shape or not fits:
-      raise ValueError(
-          f'{name!r}, which clients receive, was {before.dtype}{list(before.shape)} and is '
-          f'{value.dtype}{list(value.shape)}'
-      )
-    return value.astype(before.dtype, copy=False)
-
-  # A list of numbers is one value, where the first is no structure.
-  whole = values if tf.nest.is_nested(first) else np.asarray(values)
-  return tf.nest.map_structure(cast, first, whole)
 
 
 def _equal(first, second):

@@ -85,6 +85,38 @@ def initial_own(initial: OwnState, labels: np.ndarray) -> Any:
   return initial
 
 
+def as_first(name: str, first: Any, values: Any) -> Any:
+  """Returns what the server sends from now on, in the types of what it sent first.
+
+  Args:
+    name: Under which clients receive it.
+    first: An array or a structure of arrays.
+    values: The same structure; a list of numbers is one array where `first` is.
+
+  Raises:
+    ValueError: If an array has another shape, or numbers that its first type does not hold: a
+      fraction or a large number where whole ones of 32 bits are sent.
+  """
+
+  def cast(before, value):
+    before, value = np.asarray(before), np.asarray(value)
+    # Real numbers are rounded to the type, whole ones are never.
+    is_rounded = before.dtype.kind not in 'biu' and np.can_cast(
+        value.dtype, before.dtype, 'same_kind'
+    )
+    with np.errstate(invalid='ignore'):
+      cast_value = value.astype(before.dtype, copy=False)
+    if value.shape != before.shape or not (is_rounded or np.array_equal(cast_value, value)):
+      raise ValueError(
+          f'{name!r}, which clients receive, was {before.dtype}{list(before.shape)} and is '
+          f'{value.dtype}{list(value.shape)}'
+      )
+    return cast_value
+
+  whole = values if tf.nest.is_nested(first) else np.asarray(values)
+  return tf.nest.map_structure(cast, first, whole)
+
+
 def received_type(received: Mapping[str, Any]) -> tff.Type:
   """The TFF type of what the server sends to all besides the model, given its first values."""
   return _struct({name: _types_of_values(value) for name, value in received.items()})

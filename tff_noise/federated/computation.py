@@ -22,7 +22,6 @@ import collections
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_noise import types
@@ -46,6 +45,7 @@ _SHOWN_ERRORS = uplink.UplinkField(
     'error messages', 'str', 'none', uplink.Disclosure.PER_CLIENT, None, None,
     'shown where a computation fails, as --debug_client_errors asks', 0,
 )
+
 
 class Computation(NamedTuple):
   """A computation in which clients take part, and the account of what they send.
@@ -102,28 +102,13 @@ class Computation(NamedTuple):
       **values: All that clients receive besides the model, see `ClientProgram.receives`.
 
     Raises:
-      ValueError: If these are not all of it, or have other shapes.
+      ValueError: If these are not all of it, or have other shapes or kinds of numbers.
     """
     first = self.declared.receives
     if values.keys() != first.keys():
       raise ValueError(f'{self.name!r} sends {sorted(first)}, got {sorted(values)}')
-    typed = {name: self._as_first(name, first[name], value) for name, value in values.items()}
+    typed = {n: program_lib.as_first(n, first[n], value) for n, value in values.items()}
     return self.process.set_hparams(state, program_lib.in_order(typed))
-
-  def _as_first(self, name, first, value):
-    """A value that is sent, in the types of the first one."""
-
-    def typed(first, value):
-      sent = np.asarray(value, np.asarray(first).dtype)
-      if sent.shape != np.shape(first):
-        raise ValueError(
-            f'{self.name!r} sends {name} of shape {np.shape(first)}, got {sent.shape}'
-        )
-      return sent
-
-    # A list of numbers is one value, where the first is no structure.
-    whole = value if tf.nest.is_nested(first) else np.asarray(value)
-    return tf.nest.map_structure(typed, first, whole)
 
   def initial_input(self, labels: np.ndarray) -> uplink.ClientInput:
     """Returns what a client that has not taken part yet brings, if it gets no messages.
