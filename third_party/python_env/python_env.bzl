@@ -19,18 +19,29 @@ def _run(ctx, progress, command, environment = {}):
         fail("python_env: %s failed, see above" % progress)
     return result.stdout
 
-def _pip_index(ctx, pip):
-    """The package index that pip is configured for: uv does not read pip's settings."""
+# How packages are reached, by pip's names and uv's. Not its further indexes: uv would prefer them.
+_SETTINGS = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "trusted-host": "UV_INSECURE_HOST",
+    "proxy": "ALL_PROXY",
+    "cert": "SSL_CERT_FILE",
+}
+
+def _pip_settings(ctx, pip):
+    """What pip is configured with and uv does not read, as uv's environment; what that has already stays."""
 
     # Not `config get`, which overlooks a file named by PIP_CONFIG_FILE. Lines are "global.index-url='URL'".
     settings = {}
     for line in ctx.execute(pip + ["config", "list"], environment = _ALONE).stdout.splitlines():
         name, _, value = line.partition("=")
-        settings[name] = value.strip("'")
-    for section in [":env:", "install", "global"]:  # In the order in which pip prefers them.
-        if section + ".index-url" in settings:
-            return settings[section + ".index-url"]
-    return None
+        settings[name] = value.strip("'").replace("\\n", " ").strip()
+    environment = {}
+    for name, variable in _SETTINGS.items():
+        for section in ["global", "install", ":env:"]:  # pip prefers the last.
+            value = settings.get(section + "." + name)
+            if value and variable not in ctx.os.environ:
+                environment[variable] = value
+    return environment
 
 def _python_env_impl(ctx):
     # Bazel runs this function again when one of these files changes.
@@ -52,9 +63,7 @@ def _python_env_impl(ctx):
         _run(ctx, "installing uv", pip + ["install", "--no-user", "--no-deps", "--require-hashes", "-r", uv_lock])
         uv = ctx.path("venv/bin/uv")
 
-        index = _pip_index(ctx, pip)
-        if index and "UV_DEFAULT_INDEX" not in ctx.os.environ:
-            environment["UV_DEFAULT_INDEX"] = index
+        environment.update(_pip_settings(ctx, pip))
     else:
         uv = ctx.which("uv")
         if not uv:
