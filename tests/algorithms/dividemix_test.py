@@ -593,6 +593,12 @@ class GuardsTest(federated_test_case.FederatedTestCase):
     with self.assertRaisesRegex(types.UsageError, '^--stages leaves no round to run$'):
       method_runs.build('dividemix', task)
 
+  def test_a_loss_that_nothing_trains_on_is_refused(self):
+    smooth = types.CrossEntropy(label_smoothing=0.1)
+    task = _task(toy.two_corners([4, 4]), warm_up=0, divide=2)
+    with self.assertRaisesRegex(types.UsageError, '^--label_smoothing and .* there is none: set '):
+      method_runs.build('dividemix', task.with_training(task.training._replace(loss=smooth)))
+
   def test_sends_what_fedavg_sends_of_two_models(self):
     task = _task(toy.two_corners([4, 4]))
     [two] = method_runs.build('coteaching', task._replace(stages={})).computations

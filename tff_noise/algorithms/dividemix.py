@@ -301,11 +301,17 @@ def build(task: task_lib.Task, p: parameters.DivideMixParams) -> algorithm.Algor
   """Samples and trains in every round: cross-entropy first, then DivideMix.
 
   Raises:
-    types.UsageError: If there is no round, or labels are reports and would be replaced.
+    types.UsageError: If there is no round, if labels are reports and would be replaced, or if the
+      loss is not plain cross-entropy and nothing trains on it.
   """
   stages = stage_lengths(task)
   if stages['divide']:
     algorithm.require_labels_kept(task, 'dividemix', f'--stages=warm_up:{task.rounds},divide:0')
+  if not stages['warm_up'] and task.training.loss != types.CrossEntropy():
+    raise types.UsageError(
+        '--label_smoothing and --temperature change the warm-up alone, and there is none: set '
+        'its length, such as --stages=warm_up:1, or leave them out'
+    )
   task = task.with_model(keras_model.several(task.model, 2, p.evaluate))
   longer = task.with_training(
       task.training._replace(epochs=p.divide_epochs or task.training.epochs)
