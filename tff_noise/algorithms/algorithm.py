@@ -449,12 +449,42 @@ def computations_of(
   return tuple(found.values())
 
 
-def with_new_sampler(state: State, train: computation_lib.Computation) -> State:
-  """Returns the state in which the optimizer, if it chooses clients, remembers none of them."""
+def from_scratch(state: State, clients: Clients, train: computation_lib.Computation) -> State:
+  """Returns the state in which the model is new, and the optimizer remembers nothing.
+
+  Args:
+    state: Its further models and records stay.
+    clients: Forget what the optimizer keeps on them, all of them.
+    train: A computation that trains the model from now on.
+  """
+  first = train.process.initialize()
+  clients.forget(clients.everybody, *train.optimizer.client.own)
+  state = state._replace(
+      models={**state.models, MODEL: first.global_model_weights},
+      optimizers={**state.optimizers, train.optimizer.name: first.finalizer},
+  )
   sampler = train.optimizer.sampler
   if sampler is None:
     return state
   return state.record(**{name: np.array(value) for name, value in sampler.records.items()})
+
+
+def two_stages(
+    task: task_lib.Task, first: str, rounds: int, second: str, main: str = ''
+) -> dict[str, int]:
+  """Returns the rounds of two stages, the second of what the first leaves, unless --stages says.
+
+  Args:
+    task: Says how many rounds there are, and the lengths that are given.
+    first: A stage.
+    rounds: Its length, if none is given.
+    second: The other stage.
+    main: See `require_rounds`, also for errors.
+  """
+  length = task.stages.get(first, rounds)
+  stages = {first: length, second: task.stages.get(second, task.rounds - length)}
+  require_rounds(task, stages, main=main)
+  return stages
 
 
 def of_rounds(task: task_lib.Task, train: computation_lib.Computation) -> Algorithm:

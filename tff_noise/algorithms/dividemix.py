@@ -342,7 +342,4 @@ def build(task: task_lib.Task, p: parameters.DivideMixParams) -> algorithm.Algor
 
 def stage_lengths(task: task_lib.Task) -> dict[str, int]:
   """Returns rounds by stage; see `algorithm.require_rounds` for errors."""
-  warm_up = task.stages.get('warm_up', round(_WARM_UP_SHARE * task.rounds))
-  stages = {'warm_up': warm_up, 'divide': task.stages.get('divide', task.rounds - warm_up)}
-  algorithm.require_rounds(task, stages)
-  return stages
+  return algorithm.two_stages(task, 'warm_up', round(_WARM_UP_SHARE * task.rounds), 'divide')

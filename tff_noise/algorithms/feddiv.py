@@ -329,10 +329,7 @@ def next_filter(totals: np.ndarray, variances: str) -> np.ndarray:
 def stage_lengths(task: task_lib.Task, p: parameters.FedDivParams) -> Mapping[str, int]:
   """Returns the rounds of each stage; see `algorithm.require_rounds` for errors."""
   cost = math.ceil(p.warm_up_iterations * task.num_clients / task.clients_per_round)
-  warm_up = task.stages.get(WARM_UP, cost)
-  stages = {WARM_UP: warm_up, TRAIN: task.stages.get(TRAIN, task.rounds - warm_up)}
-  algorithm.require_rounds(task, stages, main=TRAIN)
-  return stages
+  return algorithm.two_stages(task, WARM_UP, cost, TRAIN, main=TRAIN)
 
 
 def build(task: task_lib.Task, p: parameters.FedDivParams) -> algorithm.Algorithm:

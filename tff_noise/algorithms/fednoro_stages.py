@@ -224,12 +224,8 @@ def stage_lengths(task: task_lib.Task, warm_up_share: float) -> Mapping[str, int
 
   See `algorithm.require_rounds` for errors.
   """
-  warm_up = task.stages.get(WARM_UP, max(1, round(warm_up_share * task.rounds)))
-  stages = {
-      WARM_UP: warm_up, NOISE_ROBUST: task.stages.get(NOISE_ROBUST, task.rounds - warm_up),
-  }
-  algorithm.require_rounds(task, stages)
-  return stages
+  warm_up = max(1, round(warm_up_share * task.rounds))
+  return algorithm.two_stages(task, WARM_UP, warm_up, NOISE_ROBUST)
 
 
 def _look(task):

@@ -288,10 +288,6 @@ def _flat(weights):
   return tf.concat([tf.reshape(t, [-1]) for t in tf.nest.flatten(weights)], axis=0)
 
 
-def _num_weights(model):
-  return uplink.num_bytes(model.weights_type) // np.dtype(np.float32).itemsize
-
-
 def warm_up_client(
     model: keras_model.KerasModel,
     p: parameters.FedRNParams,
@@ -306,7 +302,7 @@ def warm_up_client(
     training: Local training.
     image: From `shared_image`.
   """
-  size = _num_weights(model)
+  size = uplink.num_entries(model.weights_type)
 
   def final(result):
     client = result.client
@@ -356,7 +352,7 @@ def neighbours_client(
 ) -> program.ClientProgram:
   """The second stage: the same on C, what the client and its neighbours find clean."""
   head = [place for place in head_of(model) if place is not None]
-  size, h = _num_weights(model), p.neighbours
+  size, h = uplink.num_entries(model.weights_type), p.neighbours
 
   def columns(client):
 
@@ -420,7 +416,7 @@ def build(task: task_lib.Task, p: parameters.FedRNParams) -> algorithm.Algorithm
   records = {
       EXPERTISE: np.full(task.num_clients, np.nan, np.float32),
       OUTPUT: np.zeros((task.num_clients, task.num_classes), np.float32),
-      MODEL: np.zeros((task.num_clients, _num_weights(task.model)), np.float32),
+      MODEL: np.zeros((task.num_clients, uplink.num_entries(task.model.weights_type)), np.float32),
       CHOSEN: np.zeros(task.num_clients, np.int64),
   }
 
@@ -477,9 +473,5 @@ def _check(task, p):
 
 
 def _stage_lengths(task):
-  warm_up = task.stages.get('warm_up', round(_WARM_UP_SHARE * task.rounds))
-  stages = {
-      'warm_up': warm_up, 'neighbours': task.stages.get('neighbours', task.rounds - warm_up),
-  }
-  algorithm.require_rounds(task, stages)
-  return stages
+  warm_up = round(_WARM_UP_SHARE * task.rounds)
+  return algorithm.two_stages(task, 'warm_up', warm_up, 'neighbours')

@@ -169,21 +169,9 @@ def build(task: task_lib.Task, p: parameters.JointOptParams) -> algorithm.Algori
   def round_(state, clients):
     stage = algorithm.stage_of(stages, state.round_num + 1)
     if stage == RETRAIN and state.round_num == stages[WARM_UP] + stages[JOINT]:
-      state = from_scratch(state, clients)
+      state = algorithm.from_scratch(state, clients, by_stage[RETRAIN])
     train = by_stage[stage]
     return clients.train(train, state, clients.sample(train, state)).state
-
-  def from_scratch(state, clients):
-    retrain = by_stage[RETRAIN]
-    first = retrain.process.initialize()
-    of_optimizer = retrain.declared.own.keys() - {HISTORY, COUNT, LABELS}
-    if of_optimizer:
-      clients.forget(clients.everybody, *sorted(of_optimizer))
-    state = state._replace(
-        models={**state.models, algorithm.MODEL: first.global_model_weights},
-        optimizers={**state.optimizers, retrain.optimizer.name: first.finalizer},
-    )
-    return algorithm.with_new_sampler(state, retrain)
 
   return algorithm.Algorithm(
       round_, algorithm.computations_of(*by_stage.values()), stages,

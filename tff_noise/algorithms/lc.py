@@ -62,15 +62,8 @@ Transition = Callable[[program.Client], tf.Tensor]
 
 
 def stage_lengths(task: task_lib.Task) -> dict[str, int]:
-  """Returns the rounds of the stages; FedDPCont corrects in the second half.
-
-  Raises:
-    types.UsageError: If there are fewer than none of one, or none at all.
-  """
-  first = task.stages.get('train', task.rounds - task.rounds // 2)
-  stages = {'train': first, 'correct': task.stages.get('correct', task.rounds - first)}
-  algorithm.require_rounds(task, stages)
-  return stages
+  """Returns the rounds of the stages; FedDPCont corrects in the second half."""
+  return algorithm.two_stages(task, 'train', task.rounds - task.rounds // 2, 'correct')
 
 
 def predicted(client: program.Client, training: types.LocalTraining) -> tf.Tensor:
@@ -235,12 +228,7 @@ def build(task: task_lib.Task, p: parameters.LCParams) -> algorithm.Algorithm:
       found = clients.run(c, state, clients.present).sums
       if p.scope == 'pooled':
         state = use(state, found[_EVIDENCE])
-    if p.restart:
-      clients.forget(clients.everybody, *train.optimizer.client.own)
-      first = algorithm_.init()
-      state = state._replace(models=first.models, optimizers=first.optimizers)
-      state = algorithm.with_new_sampler(state, train)
-    return state
+    return algorithm.from_scratch(state, clients, correct) if p.restart else state
 
   def use(state, found):
     rows = of_evidence(tf.constant(found), p, task.training).numpy()
@@ -253,7 +241,7 @@ def build(task: task_lib.Task, p: parameters.LCParams) -> algorithm.Algorithm:
       return transition_summary([state.records[TRANSITION]], len(own))
     return transition_summary([kept[TRANSITION] for kept in own], len(own))
 
-  algorithm_ = algorithm.Algorithm(
+  return algorithm.Algorithm(
       round_, algorithm.computations_of(train, *asked, correct), stages,
       records={TRANSITION: identity} if p.scope == 'pooled' else {},
       times={
@@ -262,7 +250,6 @@ def build(task: task_lib.Task, p: parameters.LCParams) -> algorithm.Algorithm:
       },
       report=algorithm.Report(kept_summary=kept_summary),
   )
-  return algorithm_
 
 
 def _require_several(num_clients):

@@ -230,13 +230,7 @@ def _check(task):
 
 
 def _stage_lengths(task):
-  pretrain = task.stages.get('pretrain', min(1, task.rounds))
-  stages = {
-      'pretrain': pretrain,
-      'collaborate': task.stages.get('collaborate', max(0, task.rounds - pretrain)),
-  }
-  algorithm.require_rounds(task, stages)
-  return stages
+  return algorithm.two_stages(task, 'pretrain', min(1, task.rounds), 'collaborate')
 
 
 def _groups(task, p):

@@ -88,7 +88,7 @@ def row_type(
   return tff.to_type(
       collections.OrderedDict([
           (per_client.CLIENT, np.int32),
-          (_UPDATE, tff.TensorType(np.float32, (_size(update_type),))),
+          (_UPDATE, tff.TensorType(np.float32, (uplink.num_entries(update_type),))),
           (_WEIGHT, np.float32),
           *((s.name, s.type_spec) for s in sums),
           *((r.name, r.type_spec) for r in reports),
@@ -252,12 +252,6 @@ def unflatten(flat: tf.Tensor, type_spec: tff.Type) -> Any:
   return tf.nest.pack_sequence_as(
       like, [tf.reshape(p, t.shape) for p, t in zip(parts, leaves, strict=True)]
   )
-
-
-def _size(type_spec):
-  if isinstance(type_spec, tff.TensorType):
-    return int(np.prod(type_spec.shape))
-  return sum(_size(part) for part in type_spec)
 
 
 def fields(

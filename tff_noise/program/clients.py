@@ -57,7 +57,7 @@ class Traffic(NamedTuple):
   rejected: float = 0
 
 
-def initial_own(algorithm: algorithm_lib.Algorithm, federation: types.Federation) -> OwnStates:
+def _initial_own(algorithm: algorithm_lib.Algorithm, federation: types.Federation) -> OwnStates:
   """Returns what clients keep before the first round."""
   return {
       name: [program_lib.initial_own(initial, examples.y) for examples in federation.clients]
@@ -99,9 +99,8 @@ class SimulatedClients:
       federation: types.Federation,
       datasets: Sequence[Any],
       ledger: ledger_lib.Ledger,
-      own: OwnStates | None = None,
   ):
-    """Takes the clients as they are before a run's first round, or as they were left.
+    """Takes the clients as they are before a run's first round.
 
     Args:
       algorithm: Whose computations they take part in.
@@ -109,7 +108,6 @@ class SimulatedClients:
       federation: What they hold.
       datasets: The same as TFF takes it, by client id.
       ledger: Where everything is entered that clients send, before they do.
-      own: What they keep, if this is not the start.
 
     Raises:
       ValueError: If several computations of the algorithm draw noise.
@@ -127,7 +125,7 @@ class SimulatedClients:
     withheld = federation._replace(clients=federation.withheld)
     self._withheld = client_data.federation_datasets(withheld)
     self._ledger = ledger
-    self._own = dict(own or initial_own(algorithm, federation))
+    self._own = _initial_own(algorithm, federation)
     # Not the algorithm's: noise is a function of them, and drawn twice it would cancel itself.
     self._aggregators = _initial_aggregators(algorithm)
     self._first = algorithm.own
