@@ -51,7 +51,7 @@ models/final.npz where there is no final/."""
 
 
 def main(argv: list[str] = sys.argv) -> int:
-  """Returns the exit status: 0, or 2 after one line on stderr about what to change."""
+  """Returns the exit status, see `command_line.run`."""
   return command_line.run('evaluate', lambda: _main(argv))
 
 

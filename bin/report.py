@@ -25,7 +25,7 @@ Writes report.html and plots/ into the directory of a run. Imports no TensorFlow
 
 
 def main(argv: list[str] = sys.argv) -> int:
-  """Returns the exit status: 0, or 2 after one line on stderr about what to change."""
+  """Returns the exit status, see `command_line.run`."""
   return command_line.run('report', lambda: _report(argv))
 
 

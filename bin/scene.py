@@ -33,7 +33,7 @@ Every other flag is one of bin/train: see the groups Data and Label noise of its
 
 
 def main(argv: list[str] = sys.argv) -> int:
-  """Returns the exit status: 0, or 2 after one line on stderr about what to change."""
+  """Returns the exit status, see `command_line.run`."""
   return command_line.run('scene', lambda: _scene(argv))
 
 

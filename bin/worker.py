@@ -44,7 +44,7 @@ def _main(argv):
   if values.help:
     print(command_line.as_called(_HELP))
     for name in sorted(_FLAGS):
-      print(f'  --{name} [{_FLAGS[name].default_as_str}]\n      {_FLAGS[name].help}')
+      print('\n'.join(command_line.help_lines(_FLAGS[name])))
     return 0
   address = f'{_host(values)}:{values.port}'
   with child.terminable():

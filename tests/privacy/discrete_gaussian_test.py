@@ -2,7 +2,6 @@
 
 import fractions
 import math
-import random
 
 import mpmath
 import numpy as np
@@ -18,22 +17,6 @@ def _probabilities(variance, most):
   k = np.arange(-most, most + 1)
   weights = np.exp(-(k**2) / (2 * variance))
   return weights / weights.sum()
-
-
-class SampleTest(parameterized.TestCase):
-
-  @parameterized.parameters(1, 3, 64)
-  def test_is_the_discrete_gaussian(self, variance):
-    draw, most = random.Random(7), 5 * math.isqrt(variance) + 5
-    found = [discrete_gaussian.sample(variance, draw.randrange) for _ in range(20_000)]
-    counts = np.bincount(np.clip(found, -most, most) + most, minlength=2 * most + 1)
-    expected = _probabilities(variance, most) * len(found)
-    usual = expected > 10
-    rest = np.array([counts[~usual].sum()]), np.array([expected[~usual].sum()])
-    result = stats.chisquare(
-        np.append(counts[usual], rest[0]), np.append(expected[usual], rest[1])
-    )
-    self.assertGreater(result.pvalue, 1e-3)
 
 
 class TableTest(parameterized.TestCase):

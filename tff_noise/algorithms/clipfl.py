@@ -15,6 +15,8 @@ The server sees the models of single clients in the first phase whichever it is.
 Without --stages two thirds of --rounds are of the first phase and a third of the last; one that is
 named there leaves the other as it is, so that the run has another number of rounds.
 
+Of equal scores at the cut it is drawn who is left out; the paper does not say.
+
 A pruned client drops what it keeps for the optimizer. Where the server has the mean of that over
 the clients, it asks those that go on for theirs (one sum); its state otherwise survives the change
 of phase.

@@ -12,6 +12,17 @@
 
 Labels and losses never leave a client. LID scores and noise estimates do, and the server sees whose
 they are; with one client a round it sees that client's model, too.
+
+Where the paper contradicts itself: algorithm 1 compares estimates with a strict .1 (line 14) and
+section 3.3 with `<= kappa`, which holds here; its lines 13 and 18 relabel without pi and theta, the
+text with them; equation 7 has `>=` where the words say "exceeds", and equation 5 pulls towards the
+model of the previous iteration in algorithm 1 and of the previous "round" in the text
+(`fedcorr_params` names both readings of these two, and six differences of the public code).
+
+Deviations: clients with at most k examples are not judged; a client's scores of several iterations
+are centred before they are added, which differs where clients join late or drop out
+(`score=cumulative` is the paper's sum); --temperature divides the logits that LID is computed from;
+--base is the optimizer of the last stage alone, the others average.
 """
 
 import math

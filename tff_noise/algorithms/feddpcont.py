@@ -14,7 +14,8 @@ there and in section 5.1) is epochs over mini-batches here, --local_epochs; the 
 Where the paper errs or is silent: line 18 of algorithm 2 has the wrong sign and no weights, FedAvg
 as in section 3.1 is meant; at beta = 1 the literal loss is linear in the logits and unbounded
 below, so the contrastive term has a floor under its probability (the same authors' code for CORES
-and CAL adds 1e-8 inside the logarithm); p_hat may be negative, see `estimator.estimate`; clients
+and CAL adds 1e-8 inside the logarithm); p_hat may be negative, see `estimator.estimate`, and by
+default is shrunk towards uniform by its own noise (`--label_prior=inverse` is the paper's); clients
 that join later (--arrivals) communicate their labels before the first round with all others; beta
 is constant 1 by default and may be warmed up and ramped.
 """

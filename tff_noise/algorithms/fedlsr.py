@@ -23,7 +23,8 @@ Defaults are what the public code (`FedLSR.ipynb`) does, where it departs from t
 
 Deviations: pixels are augmented as they are stored; the code changes colours of normalised ones,
 which cuts them to [0, 1]. Brightness, contrast, saturation and hue are changed in this order, not
-in a random one. `--param=view=training` draws --augmentation again instead, for each image; without
+in a random one. The ramp of gamma counts rounds from 1; the code counts from 0, so that its first
+round has no JS. `--param=view=training` draws --augmentation again instead, for each image; without
 an augmentation both views are equal then, and JS is 0. Half precision is --mixed_precision's.
 
 The paper has no smoothed, tempered or flipped labels: p_s (or, with `cross_entropy=log`, log p_s)
@@ -51,10 +52,7 @@ _AUGMENT, _MIX = seeds.OWN, seeds.OWN + 1
 
 
 def ramp(round_num, ramp_rounds: float):
-  """float32 `[]`, what gamma is multiplied by in round `round_num`, 1 the first: up to 1.
-
-  The public code counts rounds from 0 there, so that its first round has none of it.
-  """
+  """float32 `[]`, what gamma is multiplied by in round `round_num`, 1 the first: up to 1."""
   if not ramp_rounds:
     return tf.constant(1.0)
   return tf.minimum(tf.cast(round_num, tf.float32) / ramp_rounds, 1.0)

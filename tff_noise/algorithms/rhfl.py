@@ -32,6 +32,8 @@ have to be there at once: that is the one step which is not its own here. Beside
   each weight: its size does not depend on the loss, nor on V. `adam=kept` has one for the images.
 - In its first round v_k is `1/(N-1)`, not normalised: by the above of no effect.
 - It takes l_k and p_k in training mode; here statistics of batches are not moved by that.
+- Its clients train alone by Adam of step size 1e-3, as many epochs as the public images are times
+  their own, without the last batch; here by the task's optimizer, --local_epochs, on all batches.
 - Its models start from different random weights. Here those of an architecture start equal, and
   part when they are trained alone.
 

@@ -60,8 +60,9 @@ class SceneSpec(NamedTuple):
 
 
 class Scene(NamedTuple):
-  """Attributes:
+  """Who holds which training examples, and what is believed and known of their labels.
 
+  Attributes:
     client_of: int32 `[n]`, the owner of each training example; `SERVER` for what it holds out.
     noisy_label: int32 `[n]`, what the owner believes.
     clean_label: int32 `[n]`, ground truth; `types.UNKNOWN` where nobody knows it.

@@ -10,10 +10,11 @@
    client's own state ──┘                                       next global model ◄──────────┘
 ```
 
-Without client state this becomes a `tff.learning.templates.LearningProcess`, for any TFF program or
-runtime. With it, a `processes.StatefulProcess`, whose `next` has a third, client-placed argument
-and result. Both are one function here, so they cannot drift apart. `collect` is the same without a
-next model: what clients send is summed, or shown by client.
+Where clients keep nothing and get no messages this becomes a
+`tff.learning.templates.LearningProcess`, for any TFF program or runtime. Otherwise a
+`processes.StatefulProcess`, whose `next` has a third, client-placed argument and result. Both are
+one function here, so they cannot drift apart. `collect` is the same without a next model: what
+clients send is summed, or shown by client.
 """
 
 from __future__ import annotations

@@ -24,7 +24,9 @@ def build(
     client: tff.Computation,
     initialize_server: tff.Computation,
 ) -> _Process:
-  """Returns the process, stateful only where clients keep state or the server brings data.
+  """Returns the process.
+
+  It is stateful only where clients keep state or get messages, or the server brings data.
 
   Args:
     parts: What the round is made of.

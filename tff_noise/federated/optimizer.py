@@ -167,6 +167,23 @@ def apply_update(
   return ServerOptimizer(lambda: optimizer.initialize(specs), step)
 
 
+def unless_empty(inputs: ServerInputs, new: Any, old: Any) -> Any:
+  """Returns `new`, or `old` if nobody contributed to `inputs`.
+
+  A mean update of 0 is no reason to stand still for a server that moves by what it remembers.
+
+  Args:
+    inputs: What came from the clients.
+    new: The result of the server's step, a structure of tensors.
+    old: What it was before.
+  """
+  if 'examples' not in inputs.sums:
+    return new  # Under client-level noise nobody may know.
+  # Half an example: the sum may have been quantised.
+  anyone = inputs.sums['examples'] > 0.5
+  return tf.nest.map_structure(lambda a, b: tf.where(anyone, a, b), new, old)
+
+
 def averaged_statistics(inputs: ServerInputs) -> list[tf.Tensor]:
   """Returns the non-trainable weights after a mean over clients."""
   return tf.nest.map_structure(

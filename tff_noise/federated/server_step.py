@@ -76,11 +76,12 @@ def mean_step(parts: Parts) -> Step:
       parts.server_state_type, parts.task.model.weights_type, update_type, _sums_type(sums)
   )
   def next_server(state, weights, update, sums):
-    if 'examples' in sums:
-      # What a factory of the user's makes of nothing may be 0 / 0. The sum may have been quantised.
-      anyone = sums['examples'] > 0.5
-      update = tf.nest.map_structure(lambda u: tf.where(anyone, u, tf.zeros_like(u)), update)
-    return server.next(state, optimizer_lib.ServerInputs(weights, update, sums))
+    inputs = optimizer_lib.ServerInputs(weights, update, sums)
+    # What a factory of the user's makes of nothing may be 0 / 0.
+    zeros = tf.nest.map_structure(tf.zeros_like, update)
+    return server.next(
+        state, inputs._replace(update=optimizer_lib.unless_empty(inputs, update, zeros))
+    )
 
   def next_fn(state, output, server_data):
     del server_data  # Unused.

@@ -21,7 +21,7 @@ class LabelPrivacy(NamedTuple):
 
   Attributes:
     epsilon: Of one label's report, decimal text.
-    prior: A key of `estimator.PRIORS`, where 'none' is for labels that are counted as they are; or
+    prior: One of `estimator.PRIORS`, where 'none' is for labels that are counted as they are; or
       'uniform' for labels that nobody is asked for.
     in_training: Whether clients' labels are the reports themselves, so that nothing else of them is
       ever used.

@@ -26,7 +26,6 @@ import tensorflow_federated as tff
 
 from tff_noise.federated import optimizer
 from tff_noise.federated import task as task_lib
-from tff_noise.optimizers import empty_round
 from tff_noise.optimizers import parameters
 
 
@@ -68,7 +67,7 @@ def _build_with(
           for w, m, v in zip(inputs.weights.trainable, m, v, strict=True)
       ]
       weights = tff.learning.models.ModelWeights(trainable, optimizer.averaged_statistics(inputs))
-      return empty_round.unless_empty(
+      return optimizer.unless_empty(
           inputs, (collections.OrderedDict(m=m, v=v), weights), (state, inputs.weights)
       )
 

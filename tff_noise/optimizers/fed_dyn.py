@@ -37,7 +37,6 @@ import tensorflow_federated as tff
 from tff_noise.clients import program
 from tff_noise.federated import optimizer
 from tff_noise.federated import task as task_lib
-from tff_noise.optimizers import empty_round
 from tff_noise.optimizers import parameters
 
 _GRADIENT = 'feddyn_gradient'  # h_k
@@ -79,7 +78,7 @@ def build(task: task_lib.Task, params: parameters.FedDynParams) -> optimizer.Fed
         w - u - h / alpha for w, u, h in zip(inputs.weights.trainable, update, new_h, strict=True)
     ]
     weights = tff.learning.models.ModelWeights(trainable, optimizer.averaged_statistics(inputs))
-    new_h, weights = empty_round.unless_empty(
+    new_h, weights = optimizer.unless_empty(
         inputs, (new_h, weights), (state['h'], inputs.weights)
     )
     return collections.OrderedDict(state, h=new_h), weights

@@ -1,10 +1,10 @@
 """The discrete Gaussian N_Z(0, v): P(k) in proportion to exp(-k^2 / (2 v)), for whole numbers k.
 
-Canonne, Kamath and Steinke, The Discrete Gaussian for Differential Privacy, NeurIPS 2020: exact
-sampling from whole random numbers (`sample`). A client's computation draws millions at once, by
-inversion: `inversion_table` has the distribution function in integers of 248 bits, which random
-numbers of 248 bits are compared with. What it draws is within `DISTANCE` of the discrete Gaussian
-in total variation, for any release, and the accountant adds that to delta.
+Canonne, Kamath and Steinke, The Discrete Gaussian for Differential Privacy, NeurIPS 2020. Their
+exact sampler rejects; a client's computation draws millions at once, by inversion:
+`inversion_table` has the distribution function in integers of 248 bits, which random numbers of 248
+bits are compared with. What it draws is within `DISTANCE` of the discrete Gaussian in total
+variation, for any release, and the accountant adds that to delta.
 
 tensorflow_privacy's sampler is not used: its Laplace and Bernoulli parts are computed in floating
 point, from unseeded operations, and it takes whole standard deviations alone.
@@ -12,7 +12,6 @@ point, from unseeded operations, and it takes whole standard deviations alone.
 
 import fractions
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -29,48 +28,6 @@ DISTANCE = 2.0**-189
 LARGEST_RELEASE = 2**40
 # Variance by which the noise exceeds that of the Gaussian that it costs no more than.
 SMOOTHING = 9
-
-
-def sample(variance: int, below: Callable[[int], int]) -> int:
-  """Returns one number, by algorithms 1 to 3 of the paper, exactly.
-
-  Args:
-    variance: v, positive.
-    below: From n to a uniformly random whole number in [0, n), independent ones.
-  """
-  scale = math.isqrt(variance) + 1
-  while True:
-    drawn = _discrete_laplace(scale, below)
-    # (|y| - v / t)^2 / (2 v), a fraction.
-    exponent = fractions.Fraction((abs(drawn) * scale - variance) ** 2, 2 * variance * scale**2)
-    if _bernoulli_exp(exponent, below):
-      return drawn
-
-
-def _discrete_laplace(scale, below):
-  """P(k) in proportion to exp(-|k| / scale): algorithm 2, of whole scales."""
-  while True:
-    rest = below(scale)
-    if not _bernoulli_exp(fractions.Fraction(rest, scale), below):
-      continue
-    whole = 0
-    while _bernoulli_exp(fractions.Fraction(1), below):
-      whole += 1
-    magnitude, negative = rest + scale * whole, below(2)
-    if magnitude or not negative:
-      return -magnitude if negative else magnitude
-
-
-def _bernoulli_exp(exponent, below):
-  """True with probability exp(-exponent): algorithm 1."""
-  while exponent > 1:
-    if not _bernoulli_exp(fractions.Fraction(1), below):
-      return False
-    exponent -= 1
-  k = 1
-  while below(exponent.denominator * k) < exponent.numerator:
-    k += 1
-  return k % 2 == 1
 
 
 def inversion_table(

@@ -197,7 +197,8 @@ class ClientOutput(NamedTuple):
       federated optimizer sends something else; `()` where nothing is.
     weight: float32, the weight of `update` in the mean.
     sums: OrderedDict of tensors, one for each `UplinkSum`.
-    reports: OrderedDict of tensors, `client` and one for each `UplinkReport`; empty without any.
+    reports: OrderedDict of tensors, `client` and one for each `UplinkReport`; empty without
+      any, but in rows of single clients, which always say whose they are.
     local: The client's `ReturnedState`; never aggregated.
   """
 
