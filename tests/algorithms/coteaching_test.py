@@ -1,6 +1,5 @@
 """Tests of Co-teaching: its equations, and that two networks are two runs of FedAvg."""
 
-import fractions
 import os
 
 import numpy as np
@@ -123,23 +122,6 @@ class EquationsTest(parameterized.TestCase):
   def test_longest_schedule(self):
     p = _params(ramp_rounds=2**31 - 1)
     self.assertAlmostEqual(float(coteaching.forget_rate(2**30, p)), 0.1, places=6)
-
-  @parameterized.parameters(
-      (128, 0.2, 102), (10, 0.2, 8), (3, 0.5, 1), (4, 0.06, 3), (5, 0.0, 5),
-      # None by the public code, whose loss is then not a number.
-      (1, 0.2, 1), (5, 0.8, 1), (10, 0.9, 1),
-      # One less by the public code: float64.
-      (20, 0.9, 2),
-  )
-  def test_number_kept(self, batch_size, rate, expected):
-    self.assertEqual(coteaching.num_kept(np.float64(rate), batch_size).numpy(), expected)
-
-  def test_number_kept_is_the_whole_part_of_exact_numbers(self):
-    sizes = np.arange(1, 130)
-    for percent in range(100):
-      exact = 1 - fractions.Fraction(percent, 100)
-      found = coteaching.num_kept(np.float64(percent / 100), sizes).numpy()
-      np.testing.assert_array_equal(found, [max(1, int(exact * b)) for b in sizes.tolist()])
 
   def test_each_learns_what_the_other_finds_easy(self):
     l_f, l_g = tf.constant([0.1, 2.0, 0.5, 0.3]), tf.constant([0.4, 0.2, 1.5, 0.1])

@@ -45,6 +45,7 @@ from tff_noise import types
 from tff_noise.algorithms import algorithm
 from tff_noise.algorithms import parameters
 from tff_noise.clients import program
+from tff_noise.clients import small_loss
 from tff_noise.federated import computation
 from tff_noise.federated import task as task_lib
 from tff_noise.models import keras_model
@@ -58,13 +59,6 @@ def forget_rate(round_num: int | tf.Tensor, p: parameters.CoTeachingParams) -> t
   else:  # numpy.linspace(0, tau, T_k)[T], then tau.
     done, span = round_num, max(p.ramp_rounds - 1, 1)
   return p.forget_rate * tf.minimum(tf.cast(done, tf.float64) / span, 1.0)
-
-
-def num_kept(rate: tf.Tensor, batch_size: tf.Tensor) -> tf.Tensor:
-  """int32 `[]`, the whole part of `(1 - rate) b`, and at least 1; `rate` is float64."""
-  kept = (1 - rate) * tf.cast(batch_size, tf.float64)
-  # (1 - 0.9) * 10 is 0.9999999999999998.
-  return tf.maximum(tf.cast(tf.floor(kept + 1e-9), tf.int32), 1)
 
 
 def crossed(l_f: tf.Tensor, l_g: tf.Tensor, n_keep: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -87,7 +81,7 @@ def client(
   def loss(s):
     rate = forget_rate(s.client.round_num, p)
     l_f, l_g = (losses.example_losses(z, s.labels, training.loss) for z in s.logits)
-    loss_f, loss_g = crossed(l_f, l_g, num_kept(rate, tf.shape(s.labels)[0]))
+    loss_f, loss_g = crossed(l_f, l_g, small_loss.num_kept(rate, tf.shape(s.labels)[0]))
     return loss_f + loss_g  # Lines 6 and 7: of either sum one part depends on w_f, one on w_g.
 
   return program.ClientProgram(loss=loss)

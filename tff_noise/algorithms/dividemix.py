@@ -189,7 +189,7 @@ def cycled(unlabelled: tf.Tensor, count: tf.Tensor, seed: tf.Tensor) -> tf.Tenso
   return tf.gather(tf.concat([order, [-1]], axis=0), turns)
 
 
-def warm_up_client(
+def _warm_up_client(
     p: parameters.DivideMixParams, training: types.LocalTraining
 ) -> program.ClientProgram:
   """Cross-entropy of both networks."""
@@ -316,7 +316,7 @@ def build(task: task_lib.Task, p: parameters.DivideMixParams) -> algorithm.Algor
   longer = task.with_training(
       task.training._replace(epochs=p.divide_epochs or task.training.epochs)
   )
-  warm_up = computation.train('a round of warm_up', task, warm_up_client(p, task.training))
+  warm_up = computation.train('a round of warm_up', task, _warm_up_client(p, task.training))
   divide = computation.train(
       'a round of divide', longer,
       client(p, longer.training, stages['warm_up'], task.num_classes),

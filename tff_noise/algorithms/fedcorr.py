@@ -78,7 +78,7 @@ def build(task: task_lib.Task, params: fedcorr_params.FedCorrParams) -> algorith
     unjudged = ~np.isfinite(lid).any(axis=0)
     scores = noisy_clients.client_scores(lid, params.score)
     scores[unjudged] = np.nan  # Where they are summed, 0.
-    separated, reliability = evidence(state.records, lid, params)
+    separated, reliability = _evidence(state.records, lid, params)
     split = noisy_clients.Split(np.zeros(task.num_clients, bool), 0.0)
     if separated:  # By a mixture of two Gaussians over the clients' LID scores.
       split = noisy_clients.split(scores, noisy_clients.mixture_seed(task.seed, iteration))
@@ -89,8 +89,8 @@ def build(task: task_lib.Task, params: fedcorr_params.FedCorrParams) -> algorith
     if len(correcting):
       noise[correcting] = output.reports['noise']
     history = {
-        'noise_by_iteration': with_row(state, 'noise_by_iteration', iteration, noise),
-        'noisy_by_iteration': with_row(state, 'noisy_by_iteration', iteration, split.noisy),
+        'noise_by_iteration': _with_row(state, 'noise_by_iteration', iteration, noise),
+        'noisy_by_iteration': _with_row(state, 'noisy_by_iteration', iteration, split.noisy),
     }
     return anchored(
         state.record(
@@ -206,7 +206,7 @@ def stage_lengths(
   return {'preprocess': preprocess, 'finetune': finetune, 'usual': usual}
 
 
-def evidence(
+def _evidence(
     records: algorithm.Records, lid: np.ndarray, params: fedcorr_params.FedCorrParams
 ) -> tuple[bool, float]:
   """Returns whether there are noisy clients, and the reliability of LID that says so.
@@ -264,7 +264,7 @@ def relabelled_clients(
   return np.flatnonzero(records['noise'] > params.clean_threshold)
 
 
-def with_row(state: algorithm.State, name: str, iteration: int, row: np.ndarray) -> np.ndarray:
+def _with_row(state: algorithm.State, name: str, iteration: int, row: np.ndarray) -> np.ndarray:
   """Returns a record of all iterations with the row of this one."""
   rows = state.records[name].copy()
   rows[iteration] = row

@@ -209,7 +209,7 @@ def _loss(p, training):
   return loss
 
 
-def warm_up_client(
+def _warm_up_client(
     p: parameters.FedDivParams, training: types.LocalTraining
 ) -> program.ClientProgram:
   """Local SGD on all examples."""
@@ -341,7 +341,7 @@ def build(task: task_lib.Task, p: parameters.FedDivParams) -> algorithm.Algorith
   if p.confidence < 1:
     algorithm.require_labels_kept(task, 'feddiv', '--param=confidence=1')
   stages = stage_lengths(task, p)
-  warm_up = computation.train('a round of warm_up', task, warm_up_client(p, task.training))
+  warm_up = computation.train('a round of warm_up', task, _warm_up_client(p, task.training))
   program_ = client(p, task.training, task.num_classes, max(1, int(task.client_sizes.max())))
   train = computation.train('a round of train', task, program_)
 

@@ -88,7 +88,7 @@ LAST_MODEL, _POSTERIOR = 'last_model', 'clean_posterior'
 # What it reports, and under which names the server remembers it by client.
 EXPERTISE, OUTPUT, MODEL = 'expertise', 'output', 'model'
 # How often the server chose each client as a neighbour, counted in the round.
-CHOSEN = 'chosen'
+_CHOSEN = 'chosen'
 # What it receives in the second stage.
 _MODELS, _WEIGHTS = 'neighbour_models', 'neighbour_weights'
 
@@ -344,7 +344,7 @@ def warm_up_client(
   )
 
 
-def neighbours_client(
+def _neighbours_client(
     model: keras_model.KerasModel,
     p: parameters.FedRNParams,
     training: types.LocalTraining,
@@ -411,13 +411,13 @@ def build(task: task_lib.Task, p: parameters.FedRNParams) -> algorithm.Algorithm
       'a round of warm_up', task, warm_up_client(task.model, p, task.training, image)
   )
   with_neighbours = computation.train(
-      'a round of neighbours', task, neighbours_client(task.model, p, task.training, image)
+      'a round of neighbours', task, _neighbours_client(task.model, p, task.training, image)
   )
   records = {
       EXPERTISE: np.full(task.num_clients, np.nan, np.float32),
       OUTPUT: np.zeros((task.num_clients, task.num_classes), np.float32),
       MODEL: np.zeros((task.num_clients, uplink.num_entries(task.model.weights_type)), np.float32),
-      CHOSEN: np.zeros(task.num_clients, np.int64),
+      _CHOSEN: np.zeros(task.num_clients, np.int64),
   }
 
   def round_(state, clients):
@@ -427,9 +427,9 @@ def build(task: task_lib.Task, p: parameters.FedRNParams) -> algorithm.Algorithm
     # Of the table as it is before any of them trains.
     table = state.records
     found = [neighbours(c, table[EXPERTISE], table[OUTPUT], p) for c in cohort]
-    chosen = table[CHOSEN].copy()
+    chosen = table[_CHOSEN].copy()
     np.add.at(chosen, np.concatenate([n.ids for n in found]), 1)
-    state = state.record(**{CHOSEN: chosen})
+    state = state.record(**{_CHOSEN: chosen})
     messages = messages_to(found, table)
     return remember(clients.train(with_neighbours, state, cohort, **messages))
 
@@ -457,7 +457,7 @@ def build(task: task_lib.Task, p: parameters.FedRNParams) -> algorithm.Algorithm
       report=algorithm.Report(
           posterior=_POSTERIOR,
           client_columns=lambda records: {
-              EXPERTISE: records[EXPERTISE], 'times_chosen': records[CHOSEN],
+              EXPERTISE: records[EXPERTISE], 'times_chosen': records[_CHOSEN],
           },
       ),
   )

@@ -477,7 +477,7 @@ def next_loss_q(anchor_: float, rate: float, least: float, most: float) -> float
   return float(np.clip(_Q_OF_UNEXPLAINED * (anchor_ - rate), least, most))
 
 
-def tallied(records: algorithm.Records, sums: Mapping[str, np.ndarray]) -> algorithm.Records:
+def _tallied(records: algorithm.Records, sums: Mapping[str, np.ndarray]) -> algorithm.Records:
   """Returns what the server remembers of all rounds' sums after those of one more."""
   return {
       name: _MEMORY * records[name] + np.asarray(sums[name], np.float64)
@@ -548,7 +548,7 @@ def build(task: task_lib.Task, p: parameters.FedTallyParams) -> algorithm.Algori
     return counted(state, output.sums, t) if tallies and output.sums else state
 
   def counted(state, sums, t):
-    found = tallied(state.records, sums)
+    found = _tallied(state.records, sums)
     posteriors, sure, agreed = (found[name] for name in (POSTERIORS, SURE, AGREED))
     state = state.record(**found).send(**{TABLE: next_table(found[CORRECTIONS])})
     if p.learned_prior:

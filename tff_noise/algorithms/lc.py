@@ -100,7 +100,7 @@ def estimation(
   )
 
 
-def of_evidence(
+def _of_evidence(
     found: tf.Tensor, p: parameters.LCParams, training: types.LocalTraining
 ) -> tf.Tensor:
   """Returns float32 `[K, K]`, T of what was found; counted labels may have been flipped."""
@@ -108,7 +108,7 @@ def of_evidence(
   return transition_lib.without_flips(transition_lib.normalised(found), keep)
 
 
-def pooling(
+def _pooling(
     task: task_lib.Task, found: Callable[[program.Client], tf.Tensor], p: parameters.LCParams
 ) -> computation.Computation:
   """Clients send what they find, to be summed."""
@@ -146,7 +146,7 @@ def client(
   )
 
 
-def read_transition(path: str, num_classes: int) -> np.ndarray:
+def _read_transition(path: str, num_classes: int) -> np.ndarray:
   """Returns float32 `[K, K]`, T of a file.
 
   Raises:
@@ -196,19 +196,19 @@ def build(task: task_lib.Task, p: parameters.LCParams) -> algorithm.Algorithm:
   identity = np.eye(task.num_classes, dtype=np.float32)
   asked = ()
   if p.estimator == 'given':
-    given = read_transition(p.transition, task.num_classes)
+    given = _read_transition(p.transition, task.num_classes)
     program_ = client(p, task.training, lambda known: tf.constant(given))
   elif p.scope == 'pooled':
     if stages['correct']:
       _require_several(len(task.present(stages['train'] + 1)))
-    asked = (pooling(task, evidence(p, task.training), p),)
+    asked = (_pooling(task, evidence(p, task.training), p),)
     program_ = client(
         p, task.training, lambda known: known.received[TRANSITION],
         receives={TRANSITION: identity},
     )
   else:
     find = evidence(p, task.training)
-    asked = (estimation(task, lambda known: of_evidence(find(known), p, task.training)),)
+    asked = (estimation(task, lambda known: _of_evidence(find(known), p, task.training)),)
     program_ = client(
         p, task.training, lambda known: known.own[TRANSITION], own={TRANSITION: identity}
     )
@@ -231,7 +231,7 @@ def build(task: task_lib.Task, p: parameters.LCParams) -> algorithm.Algorithm:
     return algorithm.from_scratch(state, clients, correct) if p.restart else state
 
   def use(state, found):
-    rows = of_evidence(tf.constant(found), p, task.training).numpy()
+    rows = _of_evidence(tf.constant(found), p, task.training).numpy()
     return state.send(**{TRANSITION: rows}).record(**{TRANSITION: rows})
 
   def kept_summary(state, own):

@@ -54,6 +54,7 @@ from tff_noise import types
 from tff_noise.algorithms import algorithm
 from tff_noise.algorithms import parameters
 from tff_noise.clients import program
+from tff_noise.clients import small_loss
 from tff_noise.federated import computation
 from tff_noise.federated import task as task_lib
 from tff_noise.models import losses
@@ -81,9 +82,7 @@ def forget_rate(t: tf.Tensor, p: parameters.RoFLParams) -> tf.Tensor:
 def confident(logits: tf.Tensor, labels: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
   """Returns int32 `[m]`, S: where a batch's `m = int((1 - R_t) b)` smallest losses are, m >= 1."""
   each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-  # A product just below a whole number counts as one: (1 - 0.9) * 20 is 1.9999999999999996.
-  count = tf.floor((1 - rate) * tf.cast(tf.size(each), tf.float64) + 1e-9)
-  return tf.argsort(each, stable=True)[: tf.maximum(1, tf.cast(count, tf.int32))]
+  return tf.argsort(each, stable=True)[: small_loss.num_kept(rate, tf.size(each))]
 
 
 def similarity(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:

@@ -22,7 +22,7 @@ _WORDS = 8
 # Of standard deviation 2^14, for which a table has 305,000 columns: 10 MB.
 _LARGEST_VARIANCE = 2**28
 # Below it, a sum of discrete Gaussians is not close enough to one.
-SMALLEST_VARIANCE = 64
+_SMALLEST_VARIANCE = 64
 # In total variation, of all numbers of one release: at most 2^40 of them, each within 2^-229.
 DISTANCE = 2.0**-189
 LARGEST_RELEASE = 2**40
@@ -130,7 +130,7 @@ def grid(noise_multiplier: float, num_entries: int, cohort: int) -> Grid:
   variance = 0
   if noise_multiplier:
     wanted = fractions.Fraction(noise_multiplier) ** 2 * norm_squared + SMOOTHING
-    variance = max(SMALLEST_VARIANCE, math.ceil(wanted / cohort))
+    variance = max(_SMALLEST_VARIANCE, math.ceil(wanted / cohort))
   # Beyond 18 standard deviations there is less than what the table leaves out.
   most = cohort * (math.isqrt(norm_squared) + 1) + 18 * (math.isqrt(cohort * variance) + 1)
   modulus_bits = most.bit_length() + 1

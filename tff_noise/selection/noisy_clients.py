@@ -15,7 +15,7 @@ from tff_noise import rng
 # 2.9 in the median without noise, and 2.5 to 3.7 with it (docs/comparisons.md).
 MIN_RELIABILITY = 0.5
 # And that it is not chance, which a few clients, or iterations of few of them, easily make it.
-MAX_P = 0.01
+_MAX_P = 0.01
 # Sums of squares below this share of the numbers' own are of their last bits.
 _ROUNDING = 1e-20
 
@@ -82,7 +82,7 @@ class Agreement(NamedTuple):
   @property
   def holds(self) -> bool:
     """Whether noisy clients are to be looked for."""
-    return bool(self.reliability > MIN_RELIABILITY and self.p < MAX_P)
+    return bool(self.reliability > MIN_RELIABILITY and self.p < _MAX_P)
 
 
 def agreement(lid: np.ndarray) -> Agreement:
