@@ -62,7 +62,7 @@ def returns_none(task, params):
 class OwnTest(parameterized.TestCase):
 
   def test_right(self):
-    self.assertIs(catalog.ALGORITHMS[f'{__name__}:RIGHT'], RIGHT)
+    self.assertIs(catalog.entry(f'{__name__}:RIGHT'), RIGHT)
 
   @parameterized.parameters(
       ('NOT_AN_ENTRY', 'must be a tff_noise.algorithms.catalog.Entry, got a _Params$'),
@@ -77,7 +77,7 @@ class OwnTest(parameterized.TestCase):
   def test_wrong(self, name, message):
     place = f'{__name__}:{name}'
     with self.assertRaisesRegex(types.UsageError, f'^--method={place}:? {message}'):
-      catalog.ALGORITHMS[place]
+      catalog.entry(place)
 
   @parameterized.parameters(
       (f'{__name__}:nothing', r'cannot be imported \(AttributeError'),
@@ -102,7 +102,7 @@ class OwnTest(parameterized.TestCase):
         types.UsageError,
         f'^--method=raises_here:X cannot be imported: {path.full_path}, line 5, raises KeyError: 1$'
     ):
-      catalog.ALGORITHMS['raises_here:X']
+      catalog.entry('raises_here:X')
 
 
 if __name__ == '__main__':

@@ -84,7 +84,7 @@ class Built(NamedTuple):
 
 def build(name: str, **changes: Any) -> Built:
   """Returns an algorithm of the catalog for those clients; `changes` are of its task."""
-  entry = catalog.ALGORITHMS[name]
+  entry = catalog.entry(name)
   built_from = task(entry, **changes)
   _BUILDING.append(name)
   return Built(entry.build(built_from, entry.params(**PARAMS.get(name, {}))), built_from)

@@ -79,7 +79,7 @@ _build = functools.cache(contract_runs.build)
 @functools.cache
 def _build_again(name):
   """The same, of twice as many rounds where the first do not depend on how many there are."""
-  entry = catalog.ALGORITHMS[name]
+  entry = catalog.entry(name)
   if entry.stages or entry.plans_rounds:
     return contract_runs.build(name)
   return contract_runs.build(name, rounds=2 * contract_runs.ROUNDS)
@@ -146,7 +146,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
 
   @parameterized.named_parameters(*_ALL)
   def test_names_and_parameters(self, name):
-    entry = catalog.ALGORITHMS[name]
+    entry = catalog.entry(name)
     self.assertIn(entry.name, (name, name if _OWN is None else entry.name))
     self.assertTrue(entry.title and entry.paper)
     self.assertTrue(dataclasses.is_dataclass(entry.params))
@@ -280,7 +280,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
     different, compared, *_ = replay.differences(replayed, entries, algorithm.rounds)
     self.assertEqual(different, '')
     # Of these who takes part follows from what clients sent.
-    if not catalog.ALGORITHMS[name].chooses_clients:
+    if not catalog.entry(name).chooses_clients:
       self.assertLen(entries, compared)
 
   @parameterized.named_parameters(*_ALL)
@@ -297,11 +297,11 @@ class ContractTest(federated_test_case.FederatedTestCase):
       turn = policies.cyclic(task.seed, round_num, everybody, task.clients_per_round)
       in_turns &= np.array_equal(np.flatnonzero(done.participations - before), turn)
       before = done.participations
-    self.assertEqual(in_turns, not catalog.ALGORITHMS[name].chooses_clients, replayed.stopped)
+    self.assertEqual(in_turns, not catalog.entry(name).chooses_clients, replayed.stopped)
 
   @parameterized.named_parameters(*_ALL)
   def test_on_a_base_that_chooses_clients_no_more_of_them_train(self, name):
-    entry = catalog.ALGORITHMS[name]
+    entry = catalog.entry(name)
     if not entry.takes_base or entry.chooses_clients:
       return
     chooser = optimizers.OPTIMIZERS['poc']
@@ -322,7 +322,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
       for labels, examples in zip(state.own[report.labels], federation.clients, strict=True):
         self.assertEqual((labels.shape, labels.dtype), (examples.y.shape, np.int32))
         self.assertTrue((0 <= labels).all() and (labels < federation.num_classes).all())
-    self.assertEqual(bool(report.labels), catalog.ALGORITHMS[name].corrects_labels)
+    self.assertEqual(bool(report.labels), catalog.entry(name).corrects_labels)
     if report.noisy_clients is not None:
       noisy = report.noisy_clients(state.records)
       self.assertEqual((np.shape(noisy), np.asarray(noisy).dtype), ((4,), bool))
@@ -339,7 +339,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
 
   @parameterized.named_parameters(*_ALL)
   def test_a_round_is_the_same_however_many_follow_or_it_says_that_it_plans_them(self, name):
-    entry = catalog.ALGORITHMS[name]
+    entry = catalog.entry(name)
     if entry.stages or entry.plans_rounds:
       return
     built = _build_again(name)
@@ -350,13 +350,13 @@ class ContractTest(federated_test_case.FederatedTestCase):
 
   @parameterized.named_parameters(*_ALL)
   def test_stages_are_those_that_can_be_asked_for(self, name):
-    names = catalog.ALGORITHMS[name].stages
+    names = catalog.entry(name).stages
     if names:
       self.assertEqual(tuple(_build(name).algorithm.stages), names)
 
   @parameterized.named_parameters(*_ALL)
   def test_lengths_that_are_asked_for_are_kept(self, name):
-    entry = catalog.ALGORITHMS[name]
+    entry = catalog.entry(name)
     self.enter_context(plans.with_computations_of(_build(name).algorithm))
     for skipped in entry.stages:
       task = contract_runs.task(entry)
@@ -428,7 +428,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
         for field in _build(name).algorithm.fields
         if field.disclosure.shows_single_clients
     ]
-    self.assertEqual(bool(catalog.ALGORITHMS[name].per_client), bool(shown), shown)
+    self.assertEqual(bool(catalog.entry(name).per_client), bool(shown), shown)
 
   @parameterized.named_parameters(*_ALL)
   def test_secure_aggregation_leaves_no_plain_sum(self, name):
@@ -439,7 +439,7 @@ class ContractTest(federated_test_case.FederatedTestCase):
         tff.test.assert_not_contains_unsecure_aggregation(c.next)
         checked += c.trains
     # A method may show single clients in some stages, but not in all; unless it compares models.
-    if not catalog.ALGORITHMS[name].compares_models:
+    if not catalog.entry(name).compares_models:
       self.assertGreater(checked, 0)
 
   @parameterized.named_parameters(*_ALL)

@@ -197,31 +197,42 @@ _ENTRIES = (
 )
 
 
+ALGORITHMS = {
+    **{
+        o.name: Entry(
+            o.name, o.title, o.paper, f'{_OURS}plain:build', o.params,
+            per_client=o.per_client, compares_models=o.compares_models,
+            chooses_clients=o.chooses_clients,
+        )
+        for o in optimizers.OPTIMIZERS.values()
+    },
+    **{e.name: e._replace(place=f'{_OURS}{e.place}') for e in _ENTRIES},
+}
+
+def entry(name: str) -> Entry:
+  """Returns the entry that --method names: one of `ALGORITHMS`, or a user's `package.module:ENTRY`.
+
+  Raises:
+    KeyError: If it is neither.
+    types.UsageError: If a user's cannot be imported, or is not what an entry has to be.
+  """
+  if ':' not in name:
+    return ALGORITHMS[name]
+  own = params_lib.named(name, 'method')
+  if not isinstance(own, Entry):
+    raise types.UsageError(
+        f'--method={name} must be a tff_noise.algorithms.catalog.Entry, got a {type(own).__name__}'
+    )
+  if own.name in ALGORITHMS:
+    raise types.UsageError(
+        f'--method={name}: {own.name} is the name of another method; give the Entry its own'
+    )
+  _check_own(name, own)
+  return own
+
+
 # Of values that --param gives.
 _OF_PARAMS = (bool, int, float, str)
-
-
-class _Catalog(dict):
-  """Entries by name; one of a user's own is in it by `package.module:ENTRY`."""
-
-  def __contains__(self, name):
-    return super().__contains__(name) or ':' in name
-
-  def __missing__(self, name):
-    if ':' not in name:
-      raise KeyError(name)
-    entry = params_lib.named(name, 'method')
-    if not isinstance(entry, Entry):
-      raise types.UsageError(
-          f'--method={name} must be a tff_noise.algorithms.catalog.Entry, got a '
-          f'{type(entry).__name__}'
-      )
-    if super().__contains__(entry.name):
-      raise types.UsageError(
-          f'--method={name}: {entry.name} is the name of another method; give the Entry its own'
-      )
-    _check_own(name, entry)
-    return entry
 
 
 def _check_own(name, entry):
@@ -243,16 +254,3 @@ def _check_own(name, entry):
         f'--method={name}: its params have to be a frozen dataclass whose fields have defaults, '
         'each true or false, a whole number, a number (1.0) or a text'
     )
-
-
-ALGORITHMS = _Catalog({
-    **{
-        o.name: Entry(
-            o.name, o.title, o.paper, f'{_OURS}plain:build', o.params,
-            per_client=o.per_client, compares_models=o.compares_models,
-            chooses_clients=o.chooses_clients,
-        )
-        for o in optimizers.OPTIMIZERS.values()
-    },
-    **{e.name: e._replace(place=f'{_OURS}{e.place}') for e in _ENTRIES},
-})

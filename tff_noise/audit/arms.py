@@ -146,7 +146,7 @@ def prepare(arm: Arm, scene: Scene, seed: int) -> Job:
   """Builds an arm on a scene; `seed` is that of initial weights, batches and noise."""
   config, federation = arm.config(seed), scene.clients(arm)
   task = task_lib.build(config, scene.dataset, federation)
-  algorithm = catalog.ALGORITHMS[arm.method].build(task, config.method_params())
+  algorithm = catalog.entry(arm.method).build(task, config.method_params())
   if arm.epsilon is not None:
     algorithm = private_labels.declare(algorithm, task)
   [train] = [c for c in algorithm.computations if c.optimizer is not None]

@@ -39,7 +39,7 @@ def check(run: runs.Run, scene: scene_lib.Scene) -> finding.Finding:
     given |= {reports, *(n._replace(reports=reports) for n in given if n is not None)}
   counted = set()
   # Of a method of one's own only its code, which is not looked at here, says whether it asks.
-  communicates = ':' in config.method or catalog.ALGORITHMS[config.method].reports_labels
+  communicates = ':' in config.method or catalog.entry(config.method).reports_labels
   if communicates and config.label_prior != 'none':
     epsilon = reports.mechanism.epsilon  # As the histogram's declaration writes it.
     counted = {reports._replace(num_labels=int(scene.sizes.sum()), epsilon=epsilon)}

@@ -52,7 +52,7 @@ def _both(first, second):
 
 
 def _averages(config):
-  return catalog.ALGORITHMS[config.method].averages_models
+  return catalog.entry(config.method).averages_models
 
 
 _SINGLE_RATE = _one_of(
@@ -63,7 +63,7 @@ _CLIENT_DP = _Condition(
     '--client_dp_noise or --target_client_epsilon',
 )
 _HISTOGRAM = _Condition(
-    lambda c: catalog.ALGORITHMS[c.method].reports_labels,
+    lambda c: catalog.entry(c.method).reports_labels,
     _methods(lambda entry: entry.reports_labels),
 )
 _REPORTS = _Condition(
@@ -75,7 +75,7 @@ _REPORTS = _Condition(
 )
 _PUBLIC = _Condition(
     # A method of one's own may look at them.
-    lambda c: catalog.ALGORITHMS[c.method].uses_public or ':' in c.method,
+    lambda c: catalog.entry(c.method).uses_public or ':' in c.method,
     _methods(lambda entry: entry.uses_public),
 )
 _READ: Mapping[str, _Condition] = {
@@ -157,7 +157,7 @@ def unread_parameters(config: run_config.RunConfig) -> dict[str, str]:
     texts = getattr(config, flag)
     unread_texts = params_lib.unread(params, texts) if texts else {}
     found |= zip(_as_flags(flag, unread_texts), unread_texts.values(), strict=True)
-  entry = catalog.ALGORITHMS[config.method]
+  entry = catalog.entry(config.method)
   for text in config.param:
     stage = entry.stage_of_param.get(text.partition('=')[0])
     if stage in config.stage_lengths():

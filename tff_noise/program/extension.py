@@ -104,7 +104,7 @@ def _check_flags(config, source):
   )
   if not isinstance(rounds, int) or rounds >= config.rounds:
     raise types.UsageError(f'--extend={source.path} has {rounds} rounds: give more --rounds')
-  entry = catalog.ALGORITHMS[config.method]
+  entry = catalog.entry(config.method)
   for what, is_so in (
       (f'--method={config.method} plans its rounds by how many there are',
        not entry.is_extensible),

@@ -161,7 +161,7 @@ class RunConfig:
 
   def _require_choices(self):
     for name, allowed in (
-        ('method', catalog.ALGORITHMS),
+        ('method', catalog.ALGORITHMS if ':' not in self.method else (self.method,)),
         ('dataset', sources.DATASETS),
         ('partition', partition.PARTITIONS),
         ('noise', noise.NOISES),
@@ -316,7 +316,7 @@ class RunConfig:
 
   def _of_which(self, attribute):
     """The method and the optimizer of whose entries in the catalogs this holds, as flags."""
-    entries = {f'--method={self.method}': catalog.ALGORITHMS[self.method]}
+    entries = {f'--method={self.method}': catalog.entry(self.method)}
     if self.base:
       entries[f'--base={self.base}'] = optimizers.OPTIMIZERS[self.base]
     return [name for name, entry in entries.items() if getattr(entry, attribute)]
@@ -325,7 +325,7 @@ class RunConfig:
     """What a secure sum cannot hide has to be asked for."""
     if self.allow_per_client_disclosure:
       return
-    shown = {self.method: catalog.ALGORITHMS[self.method].per_client}
+    shown = {self.method: catalog.entry(self.method).per_client}
     if self.base:
       shown[f'--base={self.base}'] = optimizers.OPTIMIZERS[self.base].per_client
     for name, what in shown.items():
@@ -369,7 +369,7 @@ class RunConfig:
       return
     self._require('label_prior', self.label_prior != 'none',
                   'another than none with --training_labels=private')
-    if catalog.ALGORITHMS[self.method].corrects_labels:
+    if catalog.entry(self.method).corrects_labels:
       raise types.UsageError(
           f'--training_labels=private cannot be given with --method={self.method}, which corrects '
           'labels: the loss on flipped labels is right only as long as they stay as they are'
@@ -394,7 +394,7 @@ class RunConfig:
           f'--clients_per_round must be at most the number of clients, {num_clients}, '
           f'got {self.clients_per_round}'
       )
-    fewest = catalog.ALGORITHMS[self.method].fewest_clients
+    fewest = catalog.entry(self.method).fewest_clients
     if num_clients < fewest:
       raise types.UsageError(
           f'{self.method} needs at least {fewest} clients, got {num_clients}: a sum over fewer '
@@ -422,7 +422,7 @@ class RunConfig:
 
   def method_params(self):
     """Returns the parameters of the method, its own dataclass."""
-    return params_lib.parse(self.method, catalog.ALGORITHMS[self.method].params, self.param)
+    return params_lib.parse(self.method, catalog.entry(self.method).params, self.param)
 
   def base_params(self):
     """Returns the parameters of the optimizer that --base names, its own dataclass; or None.
@@ -436,7 +436,7 @@ class RunConfig:
       return None
     self._require('base', self.base in optimizers.OPTIMIZERS,
                   'one of ' + ', '.join(optimizers.OPTIMIZERS))
-    if not catalog.ALGORITHMS[self.method].takes_base:
+    if not catalog.entry(self.method).takes_base:
       able = ', '.join(name for name, m in catalog.ALGORITHMS.items() if m.takes_base)
       raise types.UsageError(
           f'--base cannot be given with --method={self.method}, which brings its own optimizer, '
@@ -452,7 +452,7 @@ class RunConfig:
     Raises:
       types.UsageError: If it is no list of lengths, or the method has no such stage.
     """
-    known = catalog.ALGORITHMS[self.method].stages
+    known = catalog.entry(self.method).stages
     lengths = {}
     for part in self.stages.split(',') if self.stages else ():
       match = re.fullmatch(r'\s*(\w+):([0-9]{1,6})\s*', part)
@@ -508,7 +508,7 @@ class RunConfig:
 
   def check_starts_anew(self) -> None:
     """Raises `UsageError` if a later stage starts anew, and a flag takes all for one training."""
-    entry = catalog.ALGORITHMS[self.method]
+    entry = catalog.entry(self.method)
     anew = entry.starts_anew(self.method_params(), self.stage_lengths())
     if self.weights is not None and anew:
       raise types.UsageError(

@@ -131,7 +131,7 @@ def prepare(
 
 def _algorithm(config, task):
   """The method; one of the user's own has to have the loss that flags ask for."""
-  entry, parameters = catalog.ALGORITHMS[config.method], config.method_params()
+  entry, parameters = catalog.entry(config.method), config.method_params()
   if ':' not in config.method:
     return entry.build(task, parameters)
   algorithm = _with_its_loss(config, task, entry, parameters)
