@@ -204,7 +204,7 @@ class StatelessTest(federated_test_case.FederatedTestCase):
         built.send(state, **values)
     with self.assertRaisesRegex(ValueError, r"'b', .* was int32\[2\] and is int64\[3\]"):
       built.send(state, a=2, b=[3, 4, 5])
-    for wrong in ([3, 4.5], [3, 2**40], [3, np.nan]):
+    for wrong in ([3, 4.5], [3, 2**40], [3, np.nan], ['3', '4'], [None, 4]):
       with self.assertRaisesRegex(ValueError, "'b', which clients receive, was int32"):
         built.send(state, a=2, b=wrong)
 

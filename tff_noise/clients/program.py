@@ -105,13 +105,15 @@ def as_first(name: str, first: Any, values: Any) -> Any:
         value.dtype, before.dtype, 'same_kind'
     )
     with np.errstate(invalid='ignore'):
-      cast_value = value.astype(before.dtype, copy=False)
-    if value.shape != before.shape or not (is_rounded or np.array_equal(cast_value, value)):
+      is_held = is_rounded or (
+          value.dtype.kind in 'biuf' and np.array_equal(value.astype(before.dtype), value)
+      )
+    if value.shape != before.shape or not is_held:
       raise ValueError(
           f'{name!r}, which clients receive, was {before.dtype}{list(before.shape)} and is '
           f'{value.dtype}{list(value.shape)}'
       )
-    return cast_value
+    return value.astype(before.dtype, copy=False)
 
   whole = values if tf.nest.is_nested(first) else np.asarray(values)
   return tf.nest.map_structure(cast, first, whole)
