@@ -49,7 +49,7 @@ def parse(owner: str, kind: type, assignments: Sequence[str], flag: str = '--par
   try:
     return kind(**values)
   except (ValueError, TypeError, AssertionError) as error:  # A class of the user's may ask so.
-    raise types.UsageError(f'{flag}: {error or "it refuses these values"}') from error
+    raise types.UsageError(f'{flag}: {str(error) or "it refuses these values"}') from error
 
 
 def _parse_value(flag: str, name: str, text: str, kind: type) -> Any:

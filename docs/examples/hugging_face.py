@@ -50,6 +50,8 @@ def write(dataset, path, image='image', label='label'):
 
 def pixels(image):
   """Returns `[height, width]` or `[height, width, 3]`; palettes and alpha become colours."""
+  if not hasattr(image, 'mode'):
+    raise types.UsageError(f'the column of images holds a {type(image).__name__}, which is none')
   return np.asarray(image.convert('RGB') if image.mode in _COLOURS else image)
 
 
@@ -74,7 +76,7 @@ def main():
   name, path, *columns = sys.argv[1:]
   try:
     write(datasets.load_dataset(name), path, *columns)
-  except (types.UsageError, OSError, ValueError) as error:  # The hub's are of these two.
+  except (types.UsageError, OSError, ValueError, RuntimeError) as error:  # The hub's are such.
     print(f'hugging_face: {name}: {error}', file=sys.stderr)
     return 2
   return 0

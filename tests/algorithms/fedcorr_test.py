@@ -128,10 +128,10 @@ class _Clients(clients_lib.SimulatedClients):
     trained: Of each training: the name of the computation, who took part, what each was sent.
   """
 
-  def __init__(self, algorithm, task, federation, own=None, **reports):
+  def __init__(self, algorithm, task, federation, **reports):
     super().__init__(
         algorithm, task, federation, client_data.federation_datasets(federation),
-        runs.open_ledger(algorithm), own,
+        runs.open_ledger(algorithm),
     )
     self.reports, self.trained = reports, []
 
@@ -336,7 +336,8 @@ def _at_points(round_num=0, reports=(), params=(), records=(), federation=None, 
   state = state._replace(
       models={algorithm_lib.MODEL: _model_weights(_IDENTITY)}, round_num=round_num
   )
-  clients = _Clients(algorithm, task, federation, own, **dict(reports))
+  clients = _Clients(algorithm, task, federation, **dict(reports))
+  clients.resume(own, clients.participations, clients.aggregators)
   return algorithm, state.record(**dict(records)), clients
 
 

@@ -341,10 +341,13 @@ class RunsTest(parameterized.TestCase):
 
   def test_errors_do_not_name_the_directory(self):
     run = report_runs.read_run(self.run_)._replace(path='/r/a_seed987654', name='a_seed987654')
+    run.flags['scene'] = 's.npz'
     for said, expected in (
         ('/r/a_seed987654/noise.key cannot be read', 'noise.key cannot be read'),
         ('run a_seed987654 was made by code 1', 'the run was made by code 1'),
         ('no such directory: /r/a_seed987654', 'no such directory: the run'),
+        ('scene /r/a_seed987654/s.npz is damaged', 'scene s.npz is damaged'),
+        ('scene s.npz is damaged', 'scene the file of --scene is damaged'),
     ):
       self.assertEqual(runs.without_name(types.UsageError(said), run), expected)
 

@@ -62,6 +62,22 @@ class AdaptersTest(parameterized.TestCase):
                          test=[(np.zeros(2), np.array([1]))])
     self.assertEqual((dataset.train_y.tolist(), dataset.test_y.tolist()), ([1, 0, 1, 0], [1]))
 
+  def test_tensors_of_another_library(self):
+    class Tensor:  # Torch's: size is a method, and what NumPy makes of it an array.
+      ndim = 0
+
+      def __init__(self, value):
+        self._value = np.asarray(value)
+
+      def size(self):
+        return self._value.shape
+
+      def __array__(self, dtype=None):
+        return self._value.astype(dtype)
+
+    dataset = self._load([[(Tensor([c, 2.5]), Tensor(c)) for c in (0, 1)]], test=[([7, 2.5], 0)])
+    self.assertEqual(dataset.train_y.tolist(), [0, 1])
+
   def test_ids_of_client_data_are_checked_as_names_are(self):
     for ids, message in (
         (('1', 1), "found '1', 1"), (('b', 'a', 'b'), "two clients are named 'b'")
@@ -114,6 +130,8 @@ class AdaptersTest(parameterized.TestCase):
         ([[(image, 1.7)]], 'a label must be an integer from 0 to 2147483647, found 1.7'),
         ([[(image, np.inf)]], 'a label must be an integer from 0 to 2147483647, found inf'),
         ([[(np.stack([image, image]), [0, 1])]], r'has 2 labels. Give dataset.unbatch\(\) if'),
+        ([[(image[np.newaxis], [0])]], r'shape .1, 2, 2. .* is a batch of one: give dataset.unb'),
+        ([[(np.zeros((1, 16)), np.zeros(1, int))]], r'shape .1, 16. with a label of shape .1. is'),
         ([[(image, 'cat')]], "a label must be an integer from 0 to 2147483647, found 'cat'"),
         ([[(image, 2**63)]], 'an integer from 0 to 2147483647, found 9223372036854775808'),
         ([[(image, -1)]], 'a label must be an integer from 0 to 2147483647, found -1'),

@@ -100,6 +100,8 @@ class ClaimsTest(parameterized.TestCase):
     ):
       with self.assertRaisesRegex(types.UsageError, message):
         hugging_face.write(data, path, *columns)
+    with self.assertRaisesRegex(types.UsageError, 'the column of images holds a list, which is'):
+      hugging_face.pixels([[1]])
 
   @parameterized.parameters('gce', 'sce', 'fedlsr', 'coteaching')
   def test_a_method_whose_server_only_averages_is_a_learning_process(self, name):

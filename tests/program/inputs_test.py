@@ -1,6 +1,7 @@
 """Tests of what a run is made from."""
 
 import importlib
+import io
 import os
 import sys
 from unittest import mock
@@ -8,6 +9,7 @@ from unittest import mock
 import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
+from PIL import Image
 
 from tff_noise import types
 from tff_noise.program import flags
@@ -83,7 +85,7 @@ class InputsTest(parameterized.TestCase):
       folder = self.create_tempdir()
       contents = {f'{name}/{i}.jpg': c for i, c in enumerate(contents)} | {'dog/0.jpg': 'd'}
       paths = [
-          folder.create_file(p, content=b'\x89PNG' + c.encode(), mode='wb')
+          folder.create_file(p, content=b'\x89PNG IEND' + c.encode(), mode='wb')
           for p, c in contents.items()
       ]
       names = np.array([path.full_path for path in paths], np.bytes_)
@@ -104,8 +106,34 @@ class InputsTest(parameterized.TestCase):
     with self.assertRaisesRegex(types.UsageError, r'\.jpg (is neither JPEG|cannot be read)'):
       inputs.digests(_config(), _dataset(train_x=names))
     with open(path, 'wb') as file:
-      file.write(b'\x89PNG')
+      file.write(b'\x89PNG IEND')
     self.assertLen(inputs.digests(_config(), _dataset(train_x=names))['training images'], 16)
+
+  @parameterized.parameters(
+      ('JPEG', {}), ('JPEG', {'progressive': True}), ('PNG', {}), ('JPEG', {'exif': b'with'}),
+  )
+  def test_an_image_that_is_cut_off_is_named(self, form, options):
+    file = io.BytesIO()
+    image = Image.fromarray(np.random.RandomState(1).randint(0, 255, (40, 40, 3)).astype(np.uint8))
+    if options.get('exif'):  # A preview, which has its own end.
+      image.resize((8, 8)).save(file, form)
+      options = {'exif': b'Exif\0\0' + file.getvalue()}
+      file = io.BytesIO()
+    image.save(file, form, **options)
+    whole = file.getvalue()
+    path = self.create_tempfile('a.img', content=whole, mode='wb').full_path
+    names = np.array([os.fsencode(path)], np.bytes_)
+
+    def read(content):
+      with open(path, 'wb') as file:
+        file.write(content)
+      return inputs.digests(_config(), _dataset(train_x=names))
+
+    read(whole)
+    read(whole + b'\xff\xda more')
+    for size in (len(whole) // 2, len(whole) - 20):
+      with self.assertRaisesRegex(types.UsageError, r'a\.img is cut off: replace or remove it'):
+        read(whole[:size])
 
   def test_what_the_scene_was_drawn_from_may_go_but_not_change(self):
     matrix = self.create_tempfile(content='0.9,0.1').full_path

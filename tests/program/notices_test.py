@@ -28,11 +28,13 @@ class NoticesTest(parameterized.TestCase):
     told = _told(np.full((4, 2, 2, 1), 9, np.uint8), *_OWN, *words)
     self.assertLen(told, count)
 
-  @parameterized.parameters(('iid', 1), ('natural', 0))
-  def test_clients_that_are_not_used(self, partition, count):
+  @parameterized.parameters(
+      ('iid', [0, 0, 1, 1], 1), ('natural', [0, 0, 1, 1], 0), ('iid', [0] * 4, 0)
+  )
+  def test_clients_that_are_not_used(self, partition, clients, count):
     told = _told(
         np.full((4, 2, 2, 1), 9, np.uint8), *_OWN, '--noise=none', f'--partition={partition}',
-        client=np.zeros(4, np.int32),
+        client=np.array(clients, np.int32),
     )
     self.assertLen(told, count)
     if count:

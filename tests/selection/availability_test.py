@@ -106,6 +106,7 @@ class FileTest(parameterized.TestCase):
       ('client,joins\n1,soon\n', 2, "joins must be a whole number, got 'soon'"),
       ('client,joins\n1,\n', 2, "joins must be a whole number, got ''"),
       ('client,joins\n1\n', 2, "joins must be a whole number, got ''"),
+      ('client,joins\n1,2,5\n', 2, 'it has more values than there are columns'),
       ('client,joins\n1,1234567890\n', 2, "joins must be a whole number, got '1234567890'"),
       ('client,joins,leaves\n1,1,never\n', 2, "leaves must be a whole number, got 'never'"),
       ('client,joins,leaves\n1,5,5\n', 2, 'client 1 leaves before it has joined'),
@@ -120,7 +121,8 @@ class FileTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ('1,3,5\n2,3,5\n', '1, 3, 5'), ('id,joins\n1,3\n', 'id, joins'), ('client\n1\n', 'client'),
-      ('', 'none'),
+      ('', 'none'), ('client,joins,leave\n1,2,5\n', 'client, joins, leave'),
+      ('client,joins, leaves\n1,2,5\n', 'client, joins,  leaves'),
   )
   def test_other_columns_are_refused(self, content, columns):
     with self.assertRaisesRegex(

@@ -8,6 +8,7 @@ import collections
 import json
 import math
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -133,12 +134,13 @@ def not_covered(run: runs.Run) -> list[str]:
 
 def without_name(error: Exception, run: runs.Run) -> str:
   """Returns what an error says but the name of the run's directory, which has the seed in it."""
-  text = str(error).replace(run.path + os.sep, '').replace(run.path, 'the run')
+  text = str(error).replace(run.path, '\0')
   for name in _PATHS:
     path = run.flags.get(name)
-    if path:  # It may be of another run's folder.
+    if path:  # It may be of another run's folder; a relative one is no part of a longer path.
       text = text.replace(os.path.abspath(os.path.expanduser(path)), f'the file of --{name}')
-      text = text.replace(path, f'the file of --{name}')
+      text = re.sub(rf'(?<![\w./-]){re.escape(path)}', f'the file of --{name}', text)
+  text = text.replace('\0' + os.sep, '').replace('\0', 'the run')
   return text.replace(f'run {run.name} ', 'the run ')
 
 

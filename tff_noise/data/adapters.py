@@ -168,19 +168,24 @@ def _pair(example, x, y):
         f'an example must be a pair of image and label, or a mapping with {x!r} and {y!r} (name '
         f'others by x= and y=), found {what}: of arrays, give zip(images, labels)'
     ) from error
-  if np.size(label) != 1:
+  label = np.asarray(label)
+  if label.size != 1:
     raise types.UsageError(
-        f'an example has {np.size(label)} labels. Give dataset.unbatch() if these are batches, '
+        f'an example has {label.size} labels. Give dataset.unbatch() if these are batches, '
         'np.argmax(label) if classes are marked'
     )
-  if np.ndim(label):
-    label = np.asarray(label).item()  # In a row of its own, as Keras has them.
   try:
     image = np.asarray(image)
   except ValueError as error:
     raise types.UsageError(
         f'an image, or features, must be an array of numbers, found rows of other lengths ({error})'
     ) from error
+  if label.ndim and image.ndim > 1 and len(image) == 1:
+    raise types.UsageError(
+        f'an example of shape {list(image.shape)} with a label of shape {list(label.shape)} is a '
+        'batch of one: give dataset.unbatch(), or the label as a number'
+    )
+  label = label.item()  # Keras has each in a row of its own.
   try:
     if int(label) == label and 0 <= label <= _MAX_LABEL:
       return image, int(label)

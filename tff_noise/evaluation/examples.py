@@ -79,8 +79,10 @@ def load(
   if found is None:
     where = 'with its clients alone' if scene.withheld_size else 'nowhere'
     raise types.UsageError(f'{run.path} has its validation set {where}: --on=test')
-  held_out = dataset.validation is None and dataset.train_rows is not None
-  rows = dataset.train_rows[scene.client_of == scene_lib.SERVER] if held_out else None
+  rows = None
+  if dataset.validation is None:
+    rows = np.flatnonzero(scene.client_of == scene_lib.SERVER)
+    rows = rows if dataset.train_rows is None else dataset.train_rows[rows]
   return dataset, found, names(found.x, rows)
 
 

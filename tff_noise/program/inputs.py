@@ -24,6 +24,7 @@ from tff_noise.program import run_directory
 OR_ANOTHER = ', begin another run (--run_name), or this one anew (--overwrite)'
 # Flags that name files, but for those that the scene is drawn from, which is kept itself.
 _FILES = ('weights', 'arrivals')
+_JPEG, _SCAN = types.IMAGE_SIGNATURES[0], b'\xda'
 # These, or numbers.
 _OF_SCENE = ('scene', 'noise_matrix', 'openset_q')
 
@@ -219,14 +220,30 @@ def _of_image_files(paths):
 def _of_image_file(path):
   try:
     with open(path, 'rb') as file:
-      if not file.read(4).startswith(types.IMAGE_SIGNATURES):
-        raise types.UsageError(f'{path} is neither JPEG nor PNG: replace or remove it')
+      content = file.read()
       file.seek(0)
-      return _digest(file)
+      digest = _digest(file)
   except OSError as error:
     raise types.UsageError(
         f'{path} cannot be read ({error.strerror}): replace or remove it'
     ) from error
+  if not content.startswith(types.IMAGE_SIGNATURES):
+    raise types.UsageError(f'{path} is neither JPEG nor PNG: replace or remove it')
+  if not _has_end(content):  # Else TensorFlow's decoder fails in some round, and names no file.
+    raise types.UsageError(f'{path} is cut off: replace or remove it')
+  return digest
+
+
+def _has_end(content):
+  """Whether a JPEG or PNG file has the mark at its end, after which there may be anything."""
+  if not content.startswith(_JPEG):
+    return b'IEND' in content
+  at = 2
+  # Segments up to the scan, which has no such mark in it; a preview in a segment has one.
+  while content[at : at + 1] == b'\xff' and content[at + 1 : at + 2] != _SCAN:
+    is_fill = content[at + 1 : at + 2] == b'\xff'
+    at += 1 if is_fill else 2 + int.from_bytes(content[at + 2 : at + 4], 'big')
+  return b'\xff\xd9' in content[at:]
 
 
 def _by_name(flag, paths):

@@ -26,7 +26,7 @@ def _of_clients(config, dataset):
   """Who holds what may be in the data, and by default clients are drawn."""
   if config.dataset != 'npz' or dataset.client is None or config.scene or config.centralised:
     return []
-  if config.partition == 'natural':
+  if config.partition == 'natural' or not dataset.client.any():  # All are of one client.
     return []
   return [
       f'scene: with --partition={config.partition} clients are drawn, and client of --data_dir is '

@@ -78,7 +78,7 @@ def _read(path, num_clients):
     raise types.UsageError(
         f'--arrivals={path} cannot be read ({type(error).__name__}); it takes {_FORMS}'
     ) from error
-  if not {'client', 'joins'} <= set(columns):
+  if not {'client', 'joins'} <= set(columns) <= {'client', 'joins', 'leaves'}:
     raise types.UsageError(
         f'--arrivals={path} has the columns {", ".join(map(str, columns)) or "none"}; it takes '
         f'{_FORMS}'
@@ -87,6 +87,8 @@ def _read(path, num_clients):
   named = set()
   for line, row in enumerate(rows, start=2):
     where = f'--arrivals={path}, line {line}'
+    if None in row:
+      raise types.UsageError(f'{where}: it has more values than there are columns')
     client = _whole_number(row, 'client', where)
     if client >= num_clients:
       raise types.UsageError(f'{where}: there is no client {client}, they are 0 to '
