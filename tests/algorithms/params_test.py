@@ -29,6 +29,7 @@ class _Params:
   def __post_init__(self):
     if self.count + self.rate >= 100:
       raise ValueError(f'count + rate must be below 100, got {self.count + self.rate}')
+    assert self.rate >= 0  # As a user's class may ask, without a text.
 
 
 def _parse(entry, assignments):
@@ -157,6 +158,7 @@ class ParseTest(parameterized.TestCase):
       ('overflow', ['rate=1e400'], "--param: rate must be finite, got '1e400'"),
       ('not_a_bool', ['flag=1'], "--param: flag must be true or false, got '1'"),
       ('range', ['count=99', 'rate=1'], '--param: count + rate must be below 100, got 100.0'),
+      ('without_a_text', ['rate=-0.5'], '--param: it refuses these values'),
   )
   def test_mistakes(self, assignments, message):
     with self.assertRaises(types.UsageError) as caught:

@@ -10,6 +10,7 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest
+from absl.testing import parameterized
 from PIL import Image
 
 from bin import evaluate
@@ -19,6 +20,7 @@ from tff_noise.data import sources
 from tff_noise.evaluation import evaluation
 from tff_noise.evaluation import examples
 from tff_noise.evaluation import page
+from tff_noise.program import data as data_lib
 from tff_noise.program import flags
 from tff_noise.report import runs
 
@@ -39,7 +41,7 @@ def _run():
   return runs.read_run(_RUN)
 
 
-class EvaluateTest(absltest.TestCase):
+class EvaluateTest(parameterized.TestCase):
 
   def test_says_what_the_run_said(self):
     run = _run()
@@ -97,6 +99,21 @@ class EvaluateTest(absltest.TestCase):
     self.assertEqual(np.trace(matrix), sum(right))
     with open(path, encoding='utf-8') as file:
       self.assertNotRegex(file.read(), r'(src|href)="(?!#|data:)')
+
+  @parameterized.parameters(True, False)
+  def test_a_held_out_example_is_named_by_its_row(self, has_rows):
+    load_dataset = data_lib.load_dataset
+
+    def loaded(config):
+      dataset = load_dataset(config)
+      rows = 7 + np.arange(len(dataset.train_y)) if has_rows else None
+      return dataset._replace(train_rows=rows)
+
+    with mock.patch.object(data_lib, 'load_dataset', loaded):
+      dataset, found, names = examples.load(_run(), examples.Source('validation'))
+    at = np.array([int(name) for name in names]) - 7 * has_rows
+    np.testing.assert_array_equal(dataset.train_x[at], found.x)
+    self.assertGreater(at[-1], len(at))
 
   def test_images_of_unknown_class_get_predictions(self):
     folder = self.create_tempdir()

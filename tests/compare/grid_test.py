@@ -95,6 +95,8 @@ class LoadTest(GridTestCase):
     self.assertEqual(loaded.settings, ('high',))
     self.assertEqual(loaded.published, {('Ours', 'high'): (2, None)})
     self.assertEqual({c.config.noise_rate for c in loaded.cells}, {0.7})
+    self.content['scales']['reduced']['settings'] = {'high': {'noise_rho': 0.4}}
+    self.assert_refused('high: --noise_rho has no effect here')
     self.content['scales']['reduced']['settings'] = {'mid': {}}
     self.assert_refused("scales: no setting 'mid'; settings: low, high")
     self.content['scales']['reduced']['settings'] = {'low': None, 'high': None}

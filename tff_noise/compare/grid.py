@@ -140,11 +140,7 @@ def load(
     reason = ' '.join(str(error).split())
     raise types.UsageError(f'grid {path} is not YAML ({reason})') from error
   try:
-    grid = _from_content(content, scale, seeds, extra, root_dir)
-    for column in _parts(content['settings'], 'settings'):
-      if column.name in grid.settings:
-        _check_part_read(column, [cell for cell in grid.cells if cell.setting == column.name])
-    return grid
+    return _from_content(content, scale, seeds, extra, root_dir)
   except types.UsageError as error:
     raise types.UsageError(f'grid {path}: {error}') from error
 
@@ -300,6 +296,8 @@ def _from_content(content, scale, seeds, extra, root_dir):
   _check_read(cells, program_flags.given(['compare', *program_flags.without_files(extra)]))
   for row in methods:
     _check_part_read(row, [cell for cell in cells if cell.method == row.name])
+  for column in settings:
+    _check_part_read(column, [cell for cell in cells if cell.setting == column.name])
   return Grid(
       title=' '.join(str(content['title']).split()),
       source=' '.join(str(content['source'] or '').split()),
