@@ -123,12 +123,14 @@ class Federation(NamedTuple):
     seed: The experiment's seed, from which all randomness is derived.
     withheld: What each client validates models with and does not train on, likewise; some may be
       empty. `()` where no client withholds any.
+    client_names: C texts, what the data call the clients; empty where they are called 0 to C-1.
   """
 
   clients: tuple[ClientExamples, ...]
   num_classes: int
   seed: int
   withheld: tuple[ClientExamples, ...] = ()
+  client_names: tuple[str, ...] = ()
 
   @property
   def sizes(self) -> np.ndarray:

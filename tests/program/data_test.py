@@ -188,6 +188,14 @@ class DataTest(absltest.TestCase):
     np.testing.assert_array_equal(dataset.public, _load(*flags_)[0].public)
     self.assertFalse(np.array_equal(dataset.public, _load(*flags_, '--seed=1')[0].public))
 
+  def test_public_images_need_no_labels_and_none_is_set_aside(self):
+    theirs = os.path.join(self.folder, 'theirs.npz')
+    np.savez(theirs, x=np.zeros((30, 8, 8, 3), np.uint8))
+    dataset, _ = _load(
+        '--dataset=npz', self._npz(), *_FEW, '--public_dataset=npz', f'--public_dir={theirs}'
+    )
+    self.assertLen(dataset.public, 30)
+
   def test_public_images_are_looked_for_where_the_data_are(self):
     dataset, _ = _load('--dataset=npz', self._npz(n=9), *_FEW, '--public_dataset=npz')
     self.assertLen(dataset.public, 9)

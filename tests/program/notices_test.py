@@ -40,6 +40,17 @@ class NoticesTest(parameterized.TestCase):
     if count:
       self.assertEndsWith(told[0], 'client of --data_dir is not used; --partition=natural takes it')
 
+  @parameterized.parameters(
+      (('0', '1', '10', '2'), 'class 2 is called 10: '), (('1', '2'), 'class 0 is called 1: '),
+      (('0', '1', '2'), ''), (('0', 'b'), ''),
+  )
+  def test_classes_whose_names_are_other_numbers(self, class_names, expected):
+    told = _told(
+        np.full((4, 2, 2, 1), 9, np.uint8), *_OWN, '--noise=none', class_names=class_names
+    )
+    self.assertLen(told, bool(expected))
+    self.assertIn(expected, ''.join(told))
+
   @parameterized.parameters((1, 1), (3, 0))
   def test_a_test_set_of_few_clients(self, size, count):
     x = np.full((9, 2, 2, 1), 9, np.uint8)

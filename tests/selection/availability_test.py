@@ -130,6 +130,13 @@ class FileTest(parameterized.TestCase):
     ):
       self._parse(content)
 
+  def test_clients_that_the_data_call_by_names(self):
+    path = self.create_tempfile(content='client,joins\n1,5\n10,7\n').full_path
+    names = ('1', '2', '10')
+    self.assertEqual(availability.parse(path, 3, 0, names).joins.tolist(), [5, 1, 7])
+    with self.assertRaisesRegex(types.UsageError, "line 3: there is no client '10', .* them 1, 2$"):
+      availability.parse(path, 2, 0, names[:2])
+
   def test_mark_at_the_start_of_a_file_does_not_matter(self):
     self.assertEqual(self._lists(self._parse('\ufeffclient,joins\n1,5\n'))[0], [1, 5, 1, 1])
 

@@ -52,7 +52,7 @@ def find(data_dir: str) -> str:
   return os.path.join(data_dir, names[0])
 
 
-def _read(path):
+def _read(path, needed=('x', 'y')):
   """Returns {name: array}."""
   try:
     with open(path, 'rb') as file:
@@ -69,13 +69,13 @@ def _read(path):
         f'{path} cannot be read ({type(error).__name__}: {reason}): it must be an .npz file of '
         f'plain arrays that holds {_EXPECTED}'
     ) from error
-  _check_names(arrays, path)
+  _check_names(arrays, needed, path)
   return arrays
 
 
-def _check_names(arrays, path):
+def _check_names(arrays, needed, path):
   """Raises `UsageError` where an array is missing, or one is there that nobody would look at."""
-  missing = [name for name in ('x', 'y') if name not in arrays]
+  missing = [name for name in needed if name not in arrays]
   if missing:
     raise types.UsageError(f'{path} has no {" and no ".join(missing)}: it must hold {_EXPECTED}')
   unknown = sorted(arrays.keys() - _NAMES)
@@ -328,6 +328,24 @@ def load_test(data_dir: str, num_classes: int) -> types.Dataset:
   return types.Dataset(
       train_x=x[:0], train_y=y[:0], test_x=x, test_y=y,
       **_described(arrays, x, num_classes, path),
+  )
+
+
+def load_images(data_dir: str) -> types.Dataset:
+  """Reads the images `x` alone, all of them, as training examples of an unknown class.
+
+  Args:
+    data_dir: As for `load`; the file need not have labels, and they are not looked at.
+
+  Raises:
+    types.UsageError: If the file is damaged, or `x` is missing or not as it must be.
+  """
+  path = find(data_dir)
+  x = _images(_read(path, ('x',)), 'x', path)
+  nobody_knows = np.full(len(x), types.UNKNOWN, np.int32)
+  return types.Dataset(
+      train_x=x, train_y=nobody_knows, test_x=x[:0], test_y=nobody_knows[:0],
+      **_described({}, x, 0, path),
   )
 
 

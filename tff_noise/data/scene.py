@@ -453,7 +453,8 @@ def federation(dataset: types.Dataset, scene: Scene, seed: int) -> types.Federat
     )
 
   return types.Federation(
-      held(examples_of(scene)), dataset.num_classes, seed, held(withheld_of(scene))
+      held(examples_of(scene)), dataset.num_classes, seed, held(withheld_of(scene)),
+      scene.client_names,
   )
 
 

@@ -151,7 +151,24 @@ def load(spec: DataSpec) -> types.Dataset:
     KeyError: If its name is not in `DATASETS`.
     types.UsageError: If its files are missing or not as they must be, or it has no such labels.
   """
-  read = DATASETS[spec.name]
+  return DATASETS[spec.name](_checked(spec))
+
+
+def load_images(spec: DataSpec) -> types.Dataset:
+  """As `load`, for training images without labels: a file of one's own need not have any.
+
+  Raises:
+    KeyError: As `load`.
+    types.UsageError: As `load`.
+  """
+  checked = _checked(spec)
+  if spec.name == 'npz':
+    return npz_file.load_images(checked.data_dir)
+  return DATASETS[spec.name](checked)
+
+
+def _checked(spec):
+  """The spec with the folder as it is; raises `UsageError` where it lacks one."""
   if spec.name in _DATA_DIR and not spec.data_dir:
     raise types.UsageError(
         f'--dataset={spec.name} needs --data_dir: give {_DATA_DIR[spec.name]}; nothing is '
@@ -163,6 +180,4 @@ def load(spec: DataSpec) -> types.Dataset:
         f'--human_labels={spec.human_labels} is not known for --dataset={spec.name}: '
         f'{"it must be one of " + ", ".join(choices) if choices else "leave it out"}'
     )
-  if spec.data_dir:
-    spec = spec._replace(data_dir=os.path.expanduser(spec.data_dir))
-  return read(spec)
+  return spec._replace(data_dir=spec.data_dir and os.path.expanduser(spec.data_dir))

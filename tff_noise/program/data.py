@@ -85,7 +85,7 @@ def _public_images(config, dataset):
   folder = config.public_dir or config.data_dir
   spec = sources.DataSpec(config.public_dataset, folder, '', config.image_size)
   try:
-    other = sources.load(spec)
+    other = sources.load_images(spec)
   except types.UsageError as error:
     # It names the flags of the clients' data.
     text = str(error).replace('--dataset', '--public_dataset')
@@ -134,7 +134,8 @@ def load_scene(
   if config.centralised:
     scene = scene_lib.centralised(scene)
   config.check_clients(scene.num_clients)
-  config.availability(scene.num_clients)  # Its mistakes are told before TensorFlow is loaded.
+  # Its mistakes are told before TensorFlow is loaded.
+  config.availability(scene.num_clients, scene.client_names)
   noisy = config.client_dp_noise or config.target_client_epsilon is not None
   if scene.is_withheld is not None and noisy:
     raise types.UsageError(

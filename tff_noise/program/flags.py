@@ -134,8 +134,8 @@ def _define_all():
        'so that cohorts have this size on average, and may be empty (needs --client_dp_noise); '
        'cyclic: they have turns, in an order that is drawn once and need not be kept secret.'),
       ('Training', text, 'arrivals', None,
-       'Clients that join late or drop out: a CSV file with the columns client, joins, leaves '
-       '(rounds), or uniform:SHARE:LAST_ROUND.'),
+       'Clients that join late or drop out: a CSV file with the columns client (its name, or '
+       'number from 0), joins, leaves (rounds), or uniform:SHARE:LAST_ROUND.'),
       ('Training', integer, 'local_epochs', 5, 'E, passes over the local data in a round.'),
       ('Training', integer, 'batch_size', 32, 'B.'),
       ('Training', real, 'learning_rate', 0.1, 'Step size of local SGD.'),

@@ -18,7 +18,10 @@ def of(config: run_config.RunConfig, dataset: types.Dataset) -> list[str]:
     config: The flags.
     dataset: From `data.load_dataset`.
   """
-  found = _of_clients(config, dataset) + _of_noise(config, dataset) + _of_test(dataset)
+  found = (
+      _of_clients(config, dataset) + _of_noise(config, dataset) + _of_test(dataset)
+      + _of_classes(dataset.class_names)
+  )
   return found + (_of_pixels(dataset.train_x) if config.dataset == 'npz' else [])
 
 
@@ -31,6 +34,19 @@ def _of_clients(config, dataset):
   return [
       f'scene: with --partition={config.partition} clients are drawn, and client of --data_dir is '
       'not used; --partition=natural takes it'
+  ]
+
+
+def _of_classes(names):
+  """Folders are in the order of their names as texts, where 10 is before 2."""
+  if not all(name.isdecimal() for name in names):
+    return []
+  at = next((i for i, name in enumerate(names) if int(name) != i), None)
+  if at is None:
+    return []
+  return [
+      f'data: class {at} is called {names[at]}: where classes are numbered, as in rows of '
+      '--noise_matrix, it is by their order, and class_names in config.json has it'
   ]
 
 

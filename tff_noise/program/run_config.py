@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Sequence
 
 from tff_noise import params as params_lib
 from tff_noise import step_sizes
@@ -467,15 +468,17 @@ class RunConfig:
       lengths[name] = int(length)
     return lengths
 
-  def availability(self, num_clients: int) -> availability.Availability:
-    """Returns who is there in which round.
+  def availability(
+      self, num_clients: int, client_names: Sequence[str] = ()
+  ) -> availability.Availability:
+    """Returns who is there in which round, see `availability.parse`.
 
     Raises:
       types.UsageError: If --arrivals cannot be read.
     """
     if self.arrivals is None:
       return availability.always(num_clients)
-    return availability.parse(self.arrivals, num_clients, self.seed)
+    return availability.parse(self.arrivals, num_clients, self.seed, client_names)
 
   def data_spec(self) -> sources.DataSpec:
     """Returns what the data set is read from."""

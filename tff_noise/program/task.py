@@ -242,7 +242,7 @@ def build(
       rounds=config.rounds,
       stages=config.stage_lengths(),
       clients_per_round=config.clients_per_round,
-      availability=config.availability(len(federation.clients)),
+      availability=config.availability(len(federation.clients), federation.client_names),
       client_sizes=federation.sizes,
       seed=config.seed,
       cohort_secret=noise_secret.of_cohorts(system_key, config.seed),

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,23 +37,26 @@ def always(num_clients: int) -> Availability:
   return Availability(np.ones(num_clients, np.int64), np.full(num_clients, NEVER))
 
 
-def parse(text: str, num_clients: int, seed: int) -> Availability:
+def parse(
+    text: str, num_clients: int, seed: int, client_names: Sequence[str] = ()
+) -> Availability:
   """Reads `--arrivals`.
 
   Args:
     text: `uniform:SHARE:LAST_ROUND`: a random share of the clients joins in a round from 1 to
       LAST_ROUND, drawn uniformly, the others are there from the start. Or a CSV file with the
-      columns client, joins and, if you like, leaves (rounds; empty for never); clients that it
-      does not name are always there.
+      columns client (its name), joins and, if you like, leaves (rounds; empty for never); clients
+      that it does not name are always there.
     num_clients: C.
     seed: Of the draw.
+    client_names: C texts; empty where clients are called 0 to C-1.
 
   Raises:
     types.UsageError: If it is neither, or names a client that is not there.
   """
   match = re.fullmatch(r'uniform:([0-9.]+):([0-9]{1,9})', text)
   if match is None:
-    return _read(text, num_clients)
+    return _read(text, num_clients, client_names)
   share, last = match.groups()
   try:
     share = float(share)
@@ -69,7 +73,7 @@ def parse(text: str, num_clients: int, seed: int) -> Availability:
   return drawn
 
 
-def _read(path, num_clients):
+def _read(path, num_clients, client_names):
   try:
     with open(path, encoding='utf-8-sig', newline='') as file:
       reader = csv.DictReader(file)
@@ -89,19 +93,35 @@ def _read(path, num_clients):
     where = f'--arrivals={path}, line {line}'
     if None in row:
       raise types.UsageError(f'{where}: it has more values than there are columns')
-    client = _whole_number(row, 'client', where)
-    if client >= num_clients:
-      raise types.UsageError(f'{where}: there is no client {client}, they are 0 to '
-                             f'{num_clients - 1}')
+    client = _client(row, num_clients, client_names, where)
     if client in named:
-      raise types.UsageError(f'{where}: client {client} is named twice; give each client one line')
+      raise types.UsageError(
+          f'{where}: client {row["client"]} is named twice; give each client one line'
+      )
     named.add(client)
     result.joins[client] = max(1, _whole_number(row, 'joins', where))
     if row.get('leaves'):
       result.leaves[client] = _whole_number(row, 'leaves', where)
     if result.leaves[client] <= result.joins[client]:
-      raise types.UsageError(f'{where}: client {client} leaves before it has joined')
+      raise types.UsageError(f'{where}: client {row["client"]} leaves before it has joined')
   return result
+
+
+def _client(row, num_clients, client_names, where):
+  """The client that a row is about."""
+  if client_names:
+    if row['client'] in client_names:
+      return client_names.index(row['client'])
+    raise types.UsageError(
+        f'{where}: there is no client {row["client"]!r}, the data call them '
+        f'{", ".join(client_names[:3])}' + (', ...' if num_clients > 3 else '')
+    )
+  client = _whole_number(row, 'client', where)
+  if client >= num_clients:
+    raise types.UsageError(
+        f'{where}: there is no client {client}, they are 0 to {num_clients - 1}'
+    )
+  return client
 
 
 def _whole_number(row, column, where):
