@@ -320,7 +320,7 @@ class StagesTest(federated_test_case.FederatedTestCase):
   @parameterized.parameters(({}, 10), ({}, 20), ({'retrain': 40}, 50), (_stages(), 50))
   def test_too_few_rounds_are_refused(self, stages, rounds):
     task = method_runs.task(toy.two_corners([5]), rounds=rounds, stages=stages)
-    message = '^--(rounds=.* or set --stages|stages leaves no round to run)$'
+    message = '^--(rounds=.* or set --stages=.*|stages leaves no round to run)$'
     with self.assertRaisesRegex(types.UsageError, message):
       jointopt.stage_lengths(task)
 

@@ -406,7 +406,7 @@ def require_rounds(task: task_lib.Task, stages: Mapping[str, int], main: str = '
     if rounds < 0 or (name == main and not rounds and name not in task.stages):
       raise types.UsageError(
           f'--rounds={task.rounds} leaves nothing for the stage {name}, the others take '
-          f'{sum(stages.values()) - rounds}: use more --rounds, or set --stages'
+          f'{sum(stages.values()) - rounds}: use more --rounds, or set --stages={name}:LENGTH'
       )
   if not sum(stages.values()):
     raise types.UsageError('--stages leaves no round to run')

@@ -26,8 +26,9 @@ def require_apart(dataset: types.Dataset, scene: scene_lib.Scene) -> None:
     known = len(held & _digests(images))
     if known:
       raise types.UsageError(
-          f'{flag}: {known} of its images are images of clients, which --training_labels=private '
-          'and --client_dp_noise claim to protect from the server: take others'
+          f'{flag}: {known} of its images are images of clients, which reports of labels '
+          '(--label_epsilon), --training_labels=private and --client_dp_noise claim to protect '
+          'from the server: take others'
       )
 
 
