@@ -114,6 +114,18 @@ class RankTest(parameterized.TestCase):
     ]
     self.assertLessEqual(np.mean(shown), 0.06)
 
+  @parameterized.parameters((12, 3, 0.1), (24, 3, 0.1), (24, 5, 0.05), (24, 10, 0.03))
+  def test_of_pairs_of_equals_among_others_that_differ(self, k, n, at_most):
+    draw = np.random.default_rng(0)
+    # Three pairs of equals; half of the variance is the seed's own, over all settings.
+    place = np.repeat(np.arange(k), np.where(np.arange(k) < 3, 2, 1))[:k]
+    own = draw.standard_normal((1000, n, 4, k)) + draw.standard_normal((1000, n, 1, k))
+    shown = [
+        ranks.told_apart(by_seed)[[0, 2, 4], [1, 3, 5]].any()
+        for by_seed in stats.rankdata(own + 20.0 * place, axis=3).mean(axis=2)
+    ]
+    self.assertLessEqual(np.mean(shown), at_most)
+
   @parameterized.parameters(5, 10)
   def test_of_three_that_reach_among_others_that_do_not(self, n):
     draw = np.random.default_rng(0)

@@ -19,6 +19,7 @@ MIN_METHODS, MIN_SETTINGS = 3, 3
 # Nominal. Tukey's range takes it that all methods vary alike over seeds; where half of them vary
 # ten times as much as the others, this becomes 5 to 6 % (`ranks_test`).
 _LEVEL = 0.01
+_LEVEL_OF_TWO = 0.05
 
 
 class Ranks(NamedTuple):
@@ -100,8 +101,9 @@ def told_apart(by_seed: np.ndarray) -> np.ndarray:
   """Returns bool `[k, k]`, which methods differ.
 
   They do where their means are further apart than Tukey's range allows, by the error of all methods
-  and by that of the two: those that are always in one place, or tie wherever they reach nothing,
-  vary in nothing and would lend their certainty to others.
+  and by that of the two, each with its degrees of freedom: those that are always in one place, or
+  tie wherever they reach nothing, vary in nothing and would lend their certainty to others. By that
+  of two, which few seeds tell, the range is at 5 %.
 
   Args:
     by_seed: float64 `[n, k]`, of each seed and method, both at least 2.
@@ -111,7 +113,7 @@ def told_apart(by_seed: np.ndarray) -> np.ndarray:
   pairs = by_seed[:, :, np.newaxis] - by_seed[:, np.newaxis, :]
   of_two = pairs.std(axis=0, ddof=1) / math.sqrt(2 * n)
   limit = np.maximum(
-      critical_difference(by_seed), _studentized_range(k, (n - 1) * (k - 1)) * of_two
+      critical_difference(by_seed), _studentized_range(k, n - 1, _LEVEL_OF_TWO) * of_two
   )
   return np.abs(mean[:, np.newaxis] - mean) > limit
 
@@ -128,14 +130,14 @@ def critical_difference(by_seed: np.ndarray) -> float:
       by_seed - by_seed.mean(axis=0) - by_seed.mean(axis=1, keepdims=True) + by_seed.mean()
   )
   error = math.sqrt(np.square(residual).sum() / degrees / n)
-  return _studentized_range(k, degrees) * error
+  return _studentized_range(k, degrees, _LEVEL) * error
 
 
 @functools.cache
-def _studentized_range(k, degrees):
+def _studentized_range(k, degrees, level):
   from scipy import stats
 
-  return float(stats.studentized_range.isf(_LEVEL, k, degrees))
+  return float(stats.studentized_range.isf(level, k, degrees))
 
 
 def _rows(told: np.ndarray) -> Sequence[tuple[int, int]]:
