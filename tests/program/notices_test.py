@@ -41,6 +41,22 @@ class NoticesTest(parameterized.TestCase):
       self.assertEndsWith(told[0], 'client of --data_dir is not used; --partition=natural takes it')
 
   @parameterized.parameters(
+      (('--client_dp_noise=1', '--method=fedavg'), 1), (('--training_labels=private',), 1), ((), 1),
+      (('--method=fedavg',), 0), (('--label_prior=none',), 0),
+      (('--method=fedavg', '--client_dp_noise=1', '--partition=iid'), 0),
+  )
+  def test_clients_whose_examples_the_server_has_under_a_claim(self, words, count):
+    words = words if '--partition=iid' in words else (*words, '--partition=natural')
+    x = np.full((9, 2, 2, 1), 9, np.uint8)
+    for of_server in ({'test_rows': np.arange(3)}, {}):
+      told = _told(
+          x, *_OWN, '--noise=none', *words, *(() if of_server else ('--validation_fraction=0.1',)),
+          client=np.zeros(9, np.int32), test_y=np.zeros(3, np.int32), **of_server,
+      )
+      self.assertLen(told, count)
+      self.assertTrue(all(text.startswith('privacy: ') for text in told))
+
+  @parameterized.parameters(
       (('0', '1', '10', '2'), 'class 2 is called 10: '), (('1', '2'), 'class 0 is called 1: '),
       (('0', '1', '2'), ''), (('0', 'b'), ''),
   )
@@ -55,7 +71,8 @@ class NoticesTest(parameterized.TestCase):
   def test_a_test_set_of_few_clients(self, size, count):
     x = np.full((9, 2, 2, 1), 9, np.uint8)
     told = _told(
-        x, *_OWN, '--noise=none', '--partition=natural', client=np.arange(9, dtype=np.int32),
+        x, *_OWN, '--method=fedavg', '--noise=none', '--partition=natural',
+        client=np.arange(9, dtype=np.int32),
         test_y=np.zeros(size, np.int32), test_rows=np.arange(size),
     )
     self.assertLen(told, count)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from tff_noise import types
+from tff_noise.program import effect
 from tff_noise.program import run_config
 
 # Inputs of neural networks are about 1; from here on training suffers.
@@ -20,7 +21,7 @@ def of(config: run_config.RunConfig, dataset: types.Dataset) -> list[str]:
   """
   found = (
       _of_clients(config, dataset) + _of_noise(config, dataset) + _of_test(dataset)
-      + _of_classes(dataset.class_names)
+      + _of_classes(dataset.class_names) + _of_claims(config, dataset)
   )
   return found + (_of_pixels(dataset.train_x) if config.dataset == 'npz' else [])
 
@@ -34,6 +35,25 @@ def _of_clients(config, dataset):
   return [
       f'scene: with --partition={config.partition} clients are drawn, and client of --data_dir is '
       'not used; --partition=natural takes it'
+  ]
+
+
+def _of_claims(config, dataset):
+  """What the server has of the clients that the data name is in no account of privacy."""
+  is_claimed = (
+      config.training_labels == 'private' or bool(config.client_dp_noise)
+      or config.target_client_epsilon is not None
+      or not effect.problem_of(config, 'label_epsilon')
+  )
+  if config.partition != 'natural' or not is_claimed:
+    return []
+  own = [] if dataset.test_rows is None else [f'the test set ({len(dataset.test_y)} examples)']
+  own += ['what --validation_fraction holds out'] if config.validation_fraction else []
+  if not own:
+    return []
+  return [
+      f"privacy: {' and '.join(own)} is of clients of the data, with their labels: the server has "
+      'it, and no epsilon counts it; give x_test and y_test of others, or --validation_dir'
   ]
 
 
