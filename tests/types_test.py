@@ -20,7 +20,10 @@ class FederationTest(absltest.TestCase):
   def test_clients_and_federation_have_no_place_for_ground_truth(self):
     # What a method sees is these fields. A new one must be argued for here.
     self.assertEqual(types.ClientExamples._fields, ('x', 'y', 'example_id'))
-    self.assertEqual(types.Federation._fields, ('clients', 'num_classes', 'seed', 'withheld', 'client_names'))
+    # Names are public: they are whom --arrivals names.
+    self.assertEqual(
+        types.Federation._fields, ('clients', 'num_classes', 'seed', 'withheld', 'client_names')
+    )
 
 
 class UsageErrorTest(absltest.TestCase):
