@@ -140,7 +140,12 @@ def load(
     reason = ' '.join(str(error).split())
     raise types.UsageError(f'grid {path} is not YAML ({reason})') from error
   try:
-    return _from_content(content, scale, seeds, extra, root_dir)
+    grid = _from_content(content, scale, seeds, extra, root_dir)
+    # Not those that --vary makes: of all its combinations some read nothing of a flag.
+    changes = _by_text(content['scales'])[scale].get('settings') or {}
+    for column in _at_scale(_parts(content['settings'], 'settings'), 'setting', changes):
+      _check_part_read(column, [cell for cell in grid.cells if cell.setting == column.name])
+    return grid
   except types.UsageError as error:
     raise types.UsageError(f'grid {path}: {error}') from error
 
@@ -296,8 +301,6 @@ def _from_content(content, scale, seeds, extra, root_dir):
   _check_read(cells, program_flags.given(['compare', *program_flags.without_files(extra)]))
   for row in methods:
     _check_part_read(row, [cell for cell in cells if cell.method == row.name])
-  for column in settings:
-    _check_part_read(column, [cell for cell in cells if cell.setting == column.name])
   return Grid(
       title=' '.join(str(content['title']).split()),
       source=' '.join(str(content['source'] or '').split()),
